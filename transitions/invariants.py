@@ -1,0 +1,138 @@
+"""Numbered predicates over a state, and over a state and its successor.
+
+Each returns what is wrong, or None. The invariants that speak of bytes on a disk are checked by `verify` and by the
+crash machine; `spec/invariants.md` lists them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from milepost.transitions.machine import State
+from milepost.transitions.pointing import PointerStage
+from milepost.transitions.run import RunStage
+from milepost.transitions.saving import SaveStage
+from milepost.transitions.updates import UpdateStage
+from milepost.transitions.values import FULL
+
+
+@frozen
+class Violation:
+    """An invariant that does not hold."""
+
+    number: str
+    what: str
+
+
+def sealed_is_whole(state: State) -> str | None:
+    """INV-01 in the state: a sealed save has a manifest and every component of its plan."""
+    for save in state.saving.sealed.values():
+        if save.manifest is None or {part.component for part in save.components} != set(save.plan):
+            return f"save {save.id} is sealed without a manifest or without a component"
+    return None
+
+
+def pointer_follows(state: State) -> str | None:
+    """INV-03: latest names a sealed full checkpoint; a pointer that is AT is at the newest."""
+    saving, pointer = state.saving, state.pointer
+    if pointer.at is not None:
+        save = saving.sealed.get(pointer.at.step)
+        if save is None or save.id != pointer.at or save.plan != FULL:
+            return f"the pointer is at {pointer.at}, which is no sealed full checkpoint"
+    if pointer.stage is PointerStage.AT and pointer.at != saving.newest:
+        return f"the pointer is at {pointer.at}; the newest is {saving.newest}"
+    if pointer.target != saving.newest:
+        return f"the pointer belongs at {pointer.target}; the newest is {saving.newest}"
+    highest = max(saving.sealed, default=None)
+    if highest != (None if saving.newest is None else saving.newest.step):
+        return f"newest is {saving.newest}, sealed goes up to {highest}"
+    return None
+
+
+def one_in_flight(state: State) -> str | None:
+    """INV-04: at most one save is open, and it belongs to this epoch or is unsettled."""
+    saves = state.saving.open
+    if len(saves) > 1:
+        return f"{len(saves)} saves are open"
+    for save in saves:
+        if save.stage is SaveStage.WRITING and save.id.epoch != state.run.epoch:
+            return f"save {save.id} is being written in epoch {state.run.epoch}"
+    return None
+
+
+def closed_when_ended(state: State) -> str | None:
+    """INV-14 in the state: a run that ended left no open save."""
+    if state.run.stage is RunStage.ENDED and state.saving.open:
+        return f"the run ended with save {state.saving.open[0].id} open"
+    return None
+
+
+def attempts_add_up(state: State) -> str | None:
+    """INV-12: attempts = applied + skipped; the row of skips is part of their total."""
+    clocks = state.updates.clocks
+    if clocks.attempt_id != clocks.optimizer_step + clocks.skipped_total:
+        return f"{clocks.attempt_id} attempts, {clocks.optimizer_step} applied + {clocks.skipped_total} skipped"
+    if not 0 <= clocks.skipped_consecutive <= clocks.skipped_total:
+        return f"{clocks.skipped_consecutive} skips in a row of {clocks.skipped_total} in all"
+    return None
+
+
+def resume_explained(state: State) -> str | None:
+    """INV-17 in the state: no work is recorded before the epoch's resume is."""
+    if state.run.stage is RunStage.OPEN and state.run.resumed is None:
+        if state.updates.stage is UpdateStage.ACCUMULATING:
+            return "an update was opened before the resume was decided"
+        if any(save.stage is SaveStage.WRITING for save in state.saving.open):
+            return "a save was opened before the resume was decided"
+    return None
+
+
+def published_stays(before: State, after: State) -> str | None:
+    """INV-02: a sealed save never changes and never disappears."""
+    if before.saving.sealed is after.saving.sealed:
+        return None
+    for step, save in before.saving.sealed.items():
+        if after.saving.sealed.get(step) != save:
+            return f"save {save.id} was sealed and changed"
+    return None
+
+
+def pointer_never_back(before: State, after: State) -> str | None:
+    """INV-03: the pointer never moves back."""
+    was, now = before.pointer.at, after.pointer.at
+    if was is not None and (now is None or now.step < was.step):
+        return f"the pointer moved from {was} to {now}"
+    return None
+
+
+def quiet_save(before: State, after: State) -> str | None:
+    """INV-12: no save is opened inside an accumulation window."""
+    opened = not before.saving.open and bool(after.saving.open)
+    if opened and after.updates.stage is UpdateStage.ACCUMULATING:
+        return f"save {after.saving.open[0].id} was opened inside an accumulation window"
+    return None
+
+
+ON_STATE: tuple[tuple[str, Callable[[State], str | None]], ...] = (
+    ("INV-01", sealed_is_whole),
+    ("INV-03", pointer_follows),
+    ("INV-04", one_in_flight),
+    ("INV-12", attempts_add_up),
+    ("INV-14", closed_when_ended),
+    ("INV-17", resume_explained),
+)
+
+ON_STEP: tuple[tuple[str, Callable[[State, State], str | None]], ...] = (
+    ("INV-02", published_stays),
+    ("INV-03", pointer_never_back),
+    ("INV-12", quiet_save),
+)
+
+
+def violations(before: State, after: State) -> tuple[Violation, ...]:
+    """Everything that is wrong with `after`, reached from `before`."""
+    found = [(number, holds(after)) for number, holds in ON_STATE]
+    found += [(number, holds(before, after)) for number, holds in ON_STEP]
+    return tuple(Violation(number, what) for number, what in found if what is not None)

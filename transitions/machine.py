@@ -1,0 +1,214 @@
+"""The rooms joined: one state, one record type, one command type, one effect type.
+
+`decide` says yes with records or raises `Refused`; `evolve` is total over legal pairs and raises
+`IllegalTransition` for the others; `due` is what is outstanding. Dispatch goes by a table from type to room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import evolve as replaced
+from attrs import frozen
+
+from milepost.transitions import emergency, pointing, run, saving, sweeping, updates
+from milepost.transitions.emergency import (
+    CoverEmergency,
+    Emergency,
+    EmergencyCovered,
+    ObserveTermination,
+    TerminationObserved,
+)
+from milepost.transitions.errors import IllegalTransition
+from milepost.transitions.pointing import AdvancePointer, Pointer, PointerAdvanced, ReportPointed
+from milepost.transitions.run import (
+    AdoptResume,
+    EndRun,
+    OpenRun,
+    RotateSegment,
+    Run,
+    RunEnded,
+    RunOpened,
+    RunResumed,
+    SegmentOpened,
+)
+from milepost.transitions.saving import (
+    ComponentStored,
+    OpenSave,
+    ReportAbsent,
+    ReportFound,
+    ReportGivenUp,
+    ReportSealed,
+    ReportStored,
+    SaveAbandoned,
+    SaveOpened,
+    SaveSealed,
+    Saving,
+    SavingEffect,
+)
+from milepost.transitions.sweeping import ClearDebris, Debris, DebrisCleared, ReportCleared
+from milepost.transitions.updates import (
+    AbortUpdate,
+    ApplyUpdate,
+    OpenUpdate,
+    ReportStep,
+    SkipUpdate,
+    StepReported,
+    UpdateAborted,
+    UpdateApplied,
+    UpdateOpened,
+    Updates,
+    UpdateSkipped,
+)
+
+Record = (
+    SegmentOpened
+    | RunOpened
+    | RunResumed
+    | RunEnded
+    | UpdateOpened
+    | UpdateApplied
+    | UpdateSkipped
+    | UpdateAborted
+    | StepReported
+    | SaveOpened
+    | ComponentStored
+    | SaveSealed
+    | SaveAbandoned
+    | PointerAdvanced
+    | DebrisCleared
+    | TerminationObserved
+    | EmergencyCovered
+)
+
+Command = (
+    OpenRun
+    | RotateSegment
+    | AdoptResume
+    | EndRun
+    | OpenUpdate
+    | ApplyUpdate
+    | SkipUpdate
+    | AbortUpdate
+    | ReportStep
+    | OpenSave
+    | ReportStored
+    | ReportSealed
+    | ReportGivenUp
+    | ReportFound
+    | ReportAbsent
+    | ReportPointed
+    | ReportCleared
+    | ObserveTermination
+    | CoverEmergency
+)
+
+Effect = SavingEffect | AdvancePointer | ClearDebris
+
+
+@frozen(kw_only=True)
+class State:
+    """Everything that replaying a journal tells, one part per room."""
+
+    run: Run = Run()
+    updates: Updates = Updates()
+    saving: Saving = Saving()
+    pointer: Pointer = Pointer()
+    debris: Debris = Debris()
+    emergency: Emergency = Emergency()
+
+
+def initial() -> State:
+    """The state before the first record."""
+    return State()
+
+
+# Each record, and the parts of the state that it moves with the function that moves each.
+EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
+    SegmentOpened: (("run", run.on_segment),),
+    RunOpened: (
+        ("run", run.on_opened),
+        ("updates", updates.on_run_opened),
+        ("saving", saving.on_run_opened),
+        ("pointer", pointing.on_run_opened),
+        ("debris", sweeping.on_run_opened),
+        ("emergency", emergency.on_run_opened),
+    ),
+    RunResumed: (("run", run.on_resumed), ("updates", updates.on_run_resumed)),
+    RunEnded: (("run", run.on_ended),),
+    UpdateOpened: (("updates", updates.on_opened_update),),
+    UpdateApplied: (("updates", updates.on_applied),),
+    UpdateSkipped: (("updates", updates.on_skipped),),
+    UpdateAborted: (("updates", updates.on_aborted),),
+    StepReported: (("updates", updates.on_reported),),
+    SaveOpened: (("saving", saving.on_save_opened),),
+    ComponentStored: (("saving", saving.on_component_stored),),
+    SaveSealed: (("saving", saving.on_save_sealed), ("pointer", pointing.on_save_sealed)),
+    SaveAbandoned: (("saving", saving.on_save_abandoned), ("debris", sweeping.on_save_abandoned)),
+    PointerAdvanced: (("pointer", pointing.on_pointer_advanced),),
+    DebrisCleared: (("debris", sweeping.on_debris_cleared),),
+    TerminationObserved: (("emergency", emergency.on_observed),),
+    EmergencyCovered: (("emergency", emergency.on_covered),),
+}
+
+RECORDS: tuple[type, ...] = tuple(EVOLVE)
+"""Every record class, in the order of the rooms."""
+
+DECIDE: Mapping[type, Callable[[State, Any], tuple[Record, ...]]] = {
+    OpenRun: lambda s, c: run.open_run(s.run, c),
+    RotateSegment: lambda s, c: run.rotate(s.run, c),
+    AdoptResume: lambda s, c: run.adopt(s.run, c),
+    EndRun: lambda s, c: run.end(s.run, c, open_saves=tuple(save.id for save in s.saving.open)),
+    OpenUpdate: lambda s, c: updates.open_update(s.updates, c, run=s.run),
+    ApplyUpdate: lambda s, c: updates.apply_update(s.updates, c),
+    SkipUpdate: lambda s, c: updates.skip_update(s.updates, c),
+    AbortUpdate: lambda s, c: updates.abort_update(s.updates, c),
+    ReportStep: lambda s, c: updates.report_step(s.updates, c, run=s.run),
+    OpenSave: lambda s, c: saving.open_save(s.saving, c, run=s.run, updates=s.updates),
+    ReportStored: lambda s, c: saving.report_stored(s.saving, c),
+    ReportSealed: lambda s, c: saving.report_sealed(s.saving, c),
+    ReportGivenUp: lambda s, c: saving.report_given_up(s.saving, c),
+    ReportFound: lambda s, c: saving.report_found(s.saving, c),
+    ReportAbsent: lambda s, c: saving.report_absent(s.saving, c),
+    ReportPointed: lambda s, c: pointing.report_pointed(s.pointer, c),
+    ReportCleared: lambda s, c: sweeping.report_cleared(s.debris, c),
+    ObserveTermination: lambda s, c: emergency.observe(s.emergency, c, run=s.run),
+    CoverEmergency: lambda s, c: emergency.cover(s.emergency, c, saving=s.saving),
+}
+
+
+def decide(state: State, command: Command) -> tuple[Record, ...]:
+    """The records that make the command so (none, where it already is), or `Refused`."""
+    return DECIDE[type(command)](state, command)
+
+
+def evolve(state: State, record: Record) -> State:
+    """The state after the record, or `IllegalTransition`."""
+    moves = EVOLVE.get(type(record))
+    if moves is None:
+        raise IllegalTransition(f"{type(record).__name__} is not a record of this version")
+    if len(moves) == 1:
+        ((part, move),) = moves
+        if part == "updates":  # nearly every entry of a long run: spare the general path
+            return State(
+                run=state.run,
+                updates=move(state.updates, record),
+                saving=state.saving,
+                pointer=state.pointer,
+                debris=state.debris,
+                emergency=state.emergency,
+            )
+    return replaced(state, **{part: move(getattr(state, part), record) for part, move in moves})
+
+
+def due(state: State) -> tuple[Effect, ...]:
+    """The outstanding work, in order, from the state alone."""
+    if state.run.stage is not run.RunStage.OPEN:
+        return ()
+    epoch = state.run.epoch
+    return (
+        *saving.due(state.saving),
+        *pointing.due(state.pointer, epoch=epoch),
+        *sweeping.due(state.debris, epoch=epoch),
+    )
