@@ -1,0 +1,61 @@
+"""What a model and an optimizer look like, in plain text: compared before a tensor is filled in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from milepost.transitions.errors import NotResumable
+
+_SHOWN = 5
+
+
+def tensors(tree: object, path: str = "") -> dict[str, str]:
+    """Path to dtype and shape, `float32[3, 4]`, of every tensor below `tree`.
+
+    A module's `_extra_state` is left out: its size may change from one step to the next.
+    """
+    if isinstance(tree, torch.Tensor):
+        return {path: shape_of(tree)}
+    if isinstance(tree, Mapping):
+        inner: Iterable[tuple[object, object]] = tree.items()
+    elif isinstance(tree, (list, tuple)):
+        inner = enumerate(tree)
+    else:
+        return {}
+    found: dict[str, str] = {}
+    for key, value in inner:
+        if not str(key).endswith("_extra_state"):
+            found |= tensors(value, f"{path}.{key}" if path else str(key))
+    return found
+
+
+def shape_of(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def require_fit(where: str, *, saved: Mapping[str, object], here: Mapping[str, object]) -> None:
+    """`NotResumable` with the names that differ."""
+    parts = [
+        _listed("only in the checkpoint", [name for name in saved if name not in here]),
+        _listed("only here", [name for name in here if name not in saved]),
+        _listed(
+            "different",
+            [
+                f"{name} (saved {saved[name]}, here {here[name]})"
+                for name in saved
+                if name in here and saved[name] != here[name]
+            ],
+        ),
+    ]
+    if any(parts):
+        raise NotResumable(
+            f"{where} does not fit: {'; '.join(filter(None, parts))}. "
+            "Build the trainer as the run that saved it did; nothing was changed"
+        )
+
+
+def _listed(what: str, names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{what}: {', '.join(names[:_SHOWN])}{more}" if names else ""
