@@ -1,0 +1,117 @@
+"""What single values cannot say: refused combinations, and the knobs whose engine this version does not have.
+
+1. A rule is judged only when each of its knobs is right by itself, so that one mistake is told once.
+2. Nothing that a configuration asks for is ignored: it is done, or refused here.
+3. A version that builds an engine takes its line out of `NOT_YET`, and nothing else changes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from attrs import frozen
+
+from milepost.journal.config_kinds import shown
+from milepost.transitions.values import FULL, Component
+
+
+@frozen
+class Rule:
+    """Refuses a combination of the values of `keys`; it is told under the first of them."""
+
+    keys: tuple[str, ...]
+    refuses: Callable[..., bool]
+    why: str
+
+
+@frozen
+class NotYet:
+    """Refuses values of `key` that are right and that this version cannot honour. `what` names them."""
+
+    key: str
+    what: str
+    refuses: Callable[..., bool]
+    instead: str
+
+
+def _direct(backend: str) -> bool:
+    return backend == "object_store"
+
+
+def _uncovered(
+    emergency: str, saves: bool, validation: Collection[Component], regular: Collection[Component]
+) -> bool:
+    return emergency == "run" and saves and not {*regular, Component.MODEL} <= set(validation)
+
+
+RULES = (
+    Rule(
+        ("rl.checkpoint_format", "rl.checkpoint_store.backend"),
+        lambda form, backend: _direct(backend) and form != "dcp",
+        "a direct object store takes sharded components only; set rl.checkpoint_format=dcp",
+    ),
+    Rule(
+        ("rl.upload.enabled", "rl.checkpoint_store.backend"),
+        lambda enabled, backend: _direct(backend) and enabled,
+        "upload archives a local primary, and a direct object store has none; set one of them back",
+    ),
+    Rule(
+        ("rl.keep_optim_last", "rl.checkpoint_store.backend"),
+        lambda keep, backend: _direct(backend) and bool(keep),
+        "committed remote checkpoints are never deleted; leave it null or 0",
+    ),
+    Rule(
+        ("rl.keep_model_last", "rl.checkpoint_store.backend"),
+        lambda keep, backend: _direct(backend) and keep > 0,
+        "committed remote checkpoints are never deleted; leave it 0",
+    ),
+    Rule(
+        ("rl.checkpoint_store.bucket", "rl.checkpoint_store.backend"),
+        lambda bucket, backend: _direct(backend) and not bucket,
+        "a direct object store needs the name of its bucket",
+    ),
+    Rule(
+        ("rl.upload.bucket", "rl.upload.enabled"),
+        lambda bucket, enabled: enabled and not bucket,
+        "an upload needs the name of its bucket",
+    ),
+    Rule(
+        (
+            "rl.emergency_checkpoint_components",
+            "rl.validation.save_checkpoint",
+            "rl.validation.checkpoint_components",
+            "rl.checkpoint_components",
+        ),
+        _uncovered,
+        "the validation artifact of a step stands in for its emergency save and is never written again, so its "
+        "plan has to cover rl.checkpoint_components and model; widen it or set the emergency plan to full",
+    ),
+)
+
+NOT_YET = (
+    NotYet("rl.checkpoint_format", "dcp", lambda form: form == "dcp", "consolidated"),
+    NotYet("rl.checkpoint_store.backend", "object_store", _direct, "local"),
+    NotYet("rl.upload.enabled", "true", lambda enabled: enabled, "false"),
+    NotYet("rl.checkpoint_components", "a partial plan", lambda plan: plan != FULL, shown(FULL)),
+    NotYet("rl.validation.save_checkpoint", "true", lambda saves: saves, "false"),
+    NotYet("rl.emergency_checkpoint_components", "run", lambda plan: plan == "run", "full"),
+    NotYet("rl.keep_optim_last", "1 or more", bool, "null or 0"),
+    NotYet("rl.keep_model_last", "1 or more", bool, "0"),
+)
+
+
+def refusals(values: Mapping[str, object]) -> Iterator[str]:
+    """Everything that is wrong with `values`: the knobs, by full key, that are right by themselves."""
+    for rule in RULES:
+        if not values.keys() >= set(rule.keys):
+            continue
+        first, *others = (values[key] for key in rule.keys)
+        if rule.refuses(first, *others):
+            beside = ", ".join(f"{key}={shown(one)}" for key, one in zip(rule.keys[1:], others, strict=True))
+            yield f"{rule.keys[0]}: found {shown(first)} beside {beside}: {rule.why}"
+    for missing in NOT_YET:
+        if missing.key in values and missing.refuses(values[missing.key]):
+            yield (
+                f"{missing.key}: found {shown(values[missing.key])}, which this version of milepost does not do "
+                f"yet; set it to {missing.instead}"
+            )

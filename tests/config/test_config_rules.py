@@ -1,0 +1,157 @@
+"""Combinations that are refused, and knobs whose engine this version does not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from milepost.journal.config import Config, knobs
+from milepost.journal.config_rules import NOT_YET, RULES
+from milepost.transitions.errors import Misconfigured
+
+DIRECT = {"backend": "object_store", "bucket": "my-bucket"}
+
+
+def problems(rl: dict[str, Any]) -> tuple[str, ...]:
+    with pytest.raises(Misconfigured) as caught:
+        Config.load({"rl": rl})
+    return caught.value.problems
+
+
+def refused_combinations(rl: dict[str, Any]) -> list[str]:
+    """The keys under which a combination is refused."""
+    return [problem.split(":")[0] for problem in problems(rl) if " beside " in problem]
+
+
+@pytest.mark.parametrize(
+    ("key", "rl"),
+    [
+        ("rl.checkpoint_format", {"checkpoint_store": DIRECT}),
+        ("rl.checkpoint_format", {"checkpoint_store": DIRECT, "checkpoint_format": "consolidated"}),
+        (
+            "rl.upload.enabled",
+            {
+                "checkpoint_store": DIRECT,
+                "checkpoint_format": "dcp",
+                "upload": {"enabled": True, "bucket": "my-archive"},
+            },
+        ),
+        ("rl.keep_optim_last", {"checkpoint_store": DIRECT, "checkpoint_format": "dcp", "keep_optim_last": 1}),
+        ("rl.keep_model_last", {"checkpoint_store": DIRECT, "checkpoint_format": "dcp", "keep_model_last": 2}),
+        (
+            "rl.checkpoint_store.bucket",
+            {"checkpoint_store": {"backend": "object_store"}, "checkpoint_format": "dcp"},
+        ),
+        ("rl.upload.bucket", {"upload": {"enabled": True}}),
+    ],
+)
+def test_a_store_refuses_what_it_cannot_do(key: str, rl: dict[str, Any]) -> None:
+    assert refused_combinations(rl) == [key]
+
+
+@pytest.mark.parametrize("keep", [None, 0])
+def test_a_direct_object_store_with_dcp_breaks_no_rule(keep: int | None) -> None:
+    rl = {"checkpoint_store": DIRECT, "checkpoint_format": "dcp", "keep_optim_last": keep}
+    assert refused_combinations(rl) == []
+
+
+@pytest.mark.parametrize(
+    ("regular", "validation", "refused"),
+    [
+        (["model"], ["model"], False),
+        (["optimizer"], ["model", "optimizer"], False),
+        (["model", "training_state"], ["model", "optimizer", "training_state"], False),
+        (["model", "training_state"], ["model"], True),
+        (["optimizer"], ["optimizer"], True),
+        (["model", "optimizer", "training_state"], ["model", "training_state"], True),
+    ],
+)
+def test_an_emergency_run_plan_needs_a_saving_validation_plan_that_covers_it(
+    regular: list[str], validation: list[str], refused: bool
+) -> None:
+    rl = {
+        "checkpoint_components": regular,
+        "emergency_checkpoint_components": "run",
+        "validation": {"save_checkpoint": True, "checkpoint_components": validation},
+    }
+    assert refused_combinations(rl) == (["rl.emergency_checkpoint_components"] if refused else [])
+
+
+@pytest.mark.parametrize(("emergency", "saves"), [("full", True), ("run", False)])
+def test_coverage_does_not_matter_without_a_run_plan_or_without_a_saving_validation(
+    emergency: str, saves: bool
+) -> None:
+    rl = {
+        "emergency_checkpoint_components": emergency,
+        "validation": {"save_checkpoint": saves, "checkpoint_components": ["model"]},
+    }
+    assert refused_combinations(rl) == []
+
+
+def test_a_refused_combination_says_what_was_found_on_each_side_and_why() -> None:
+    (problem, *_) = problems({"checkpoint_store": DIRECT})
+    assert problem == (
+        "rl.checkpoint_format: found 'consolidated' beside rl.checkpoint_store.backend='object_store': a direct "
+        "object store takes sharded components only; set rl.checkpoint_format=dcp"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "rl"),
+    [
+        ("rl.checkpoint_format", {"checkpoint_format": "dcp"}),
+        ("rl.upload.enabled", {"upload": {"enabled": True, "bucket": "my-archive"}}),
+        ("rl.checkpoint_components", {"checkpoint_components": ["model"]}),
+        ("rl.checkpoint_components", {"checkpoint_components": ["optimizer", "training_state"]}),
+        ("rl.validation.save_checkpoint", {"validation": {"save_checkpoint": True}}),
+        ("rl.emergency_checkpoint_components", {"emergency_checkpoint_components": "run"}),
+        ("rl.keep_optim_last", {"keep_optim_last": 1}),
+        ("rl.keep_model_last", {"keep_model_last": 3}),
+    ],
+)
+def test_a_knob_without_its_engine_is_refused_and_the_message_says_what_to_set(key: str, rl: dict[str, Any]) -> None:
+    (problem,) = problems(rl)
+    assert problem.startswith(f"{key}: found ")
+    assert "this version of milepost does not do yet; set it to " in problem
+
+
+def test_a_direct_object_store_is_not_built_yet() -> None:
+    found = problems({"checkpoint_store": DIRECT, "checkpoint_format": "dcp"})
+    assert [problem.split(":")[0] for problem in found] == ["rl.checkpoint_format", "rl.checkpoint_store.backend"]
+
+
+def test_what_is_built_is_accepted() -> None:
+    for mode in ("auto", "strict", "off"):
+        assert Config.load({"rl": {"data": {"cursor_resume": mode}}}).data.cursor_resume == mode
+    assert Config.load({"rl": {"validation": {"every_steps": 200}}}).validation.every_steps == 200
+
+
+def test_every_rule_and_every_line_of_what_is_not_built_names_real_knobs() -> None:
+    keys = {knob.key for knob in knobs()}
+    assert {key for rule in RULES for key in rule.keys} <= keys
+    assert {line.key for line in NOT_YET} <= keys
+
+
+def test_a_rule_is_not_judged_on_a_knob_that_is_wrong_by_itself() -> None:
+    found = problems({"checkpoint_store": DIRECT, "checkpoint_format": "dpc"})
+    assert [problem.split(":")[0] for problem in found] == ["rl.checkpoint_format", "rl.checkpoint_store.backend"]
+    assert found[0] == "rl.checkpoint_format: found 'dpc', expected consolidated or dcp"
+
+
+def test_wrong_values_unknown_keys_combinations_and_missing_engines_are_told_together() -> None:
+    with pytest.raises(Misconfigured) as caught:
+        Config.load(
+            {"run": {"name": ""}, "rl": {"checkpoint_store": DIRECT, "sav_every": 1}, "extra": 1},
+            ["rl.emergency_grace_s=-5", "nonsense"],
+        )
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "overrides",
+        "extra",
+        "rl.sav_every",
+        "run.name",
+        "rl.emergency_grace_s",
+        "rl.checkpoint_format",
+        "rl.checkpoint_store.backend",
+    ]
+    assert all(problem in str(caught.value) for problem in caught.value.problems)
