@@ -18,6 +18,7 @@ from milepost.engines.simulated.faults import (
     whole,
 )
 from milepost.engines.simulated.hardware import Operation
+from milepost.engines.simulated.medium import Renames, Symlink, Tree
 from milepost.engines.simulated.process import Process
 
 __all__ = [
@@ -29,9 +30,12 @@ __all__ = [
     "Loss",
     "Operation",
     "Process",
+    "Renames",
     "ShortRule",
     "SimulatedDisk",
     "Site",
+    "Symlink",
+    "Tree",
     "drawn",
     "fault_at",
     "fault_on",

@@ -93,10 +93,18 @@ def mounted(*, kind: FileSystem, size_mib: int) -> Iterator[Mount]:
         _run("mount", "-o", "loop", mount.image, mount.point)
         try:
             mount.root.mkdir()
-            os.sync()
+            _sync_dir(mount.point)
             yield mount
         finally:
             _run("umount", "--lazy", mount.point)
+
+
+def _sync_dir(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _run(*command: str | Path) -> None:

@@ -136,6 +136,29 @@ def test_aligned_blocks_go_around_the_page_cache_and_other_files_do_not(direct_r
     assert cached(direct_root / "bulk False")
 
 
+def bytes_from_device() -> int:
+    """What this process has made the device read so far."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError as error:
+        pytest.skip(f"the kernel does not count reads: {error}")
+    return int(dict(line.split(": ") for line in lines)["read_bytes"])
+
+
+@pytest.mark.parametrize("in_cache", [True, False])
+def test_a_bulk_read_asks_the_device_for_what_is_not_cached_and_for_nothing_else(
+    direct_root: Path, in_cache: bool
+) -> None:
+    disk = LocalDisk(direct_root)
+    with disk.create("bulk", bulk=not in_cache) as sink:
+        write_all(sink, aligned(2 * MIB))
+        sink.sync()
+    with disk.open("bulk", bulk=True) as source:
+        before = bytes_from_device()
+        source.read_into(0, mmap.mmap(-1, 2 * MIB))
+        assert (bytes_from_device() - before >= 2 * MIB) != in_cache
+
+
 def test_a_direct_read_takes_what_is_not_cached_without_caching_it(direct_root: Path) -> None:
     disk = LocalDisk(direct_root)
     data = aligned(2 * MIB)

@@ -322,12 +322,22 @@ class TestTrace:
         disk.sync_file("a")
         assert disk.killed().tree() == disk.tree()
         assert disk.key() != before
-        disk.sync_dir("")
+        twin = SimulatedDisk()
+        twin.create("a").close()
+        before = twin.key()
+        twin.hardware.faults = fault_on("sync_dir", Fault(error=errno.EIO))
+        with pytest.raises(OSError):
+            twin.sync_dir("")
+        assert twin.key() != before, "a sync would have helped before"
+
+    def test_keys_of_equal_disks_are_equal_however_they_became_so(self, disk: SimulatedDisk) -> None:
+        put(disk, "a")
         twin = SimulatedDisk()
         put(twin, "b")
         twin.rename("b", "a")
-        twin.sync_file("a")
-        twin.sync_dir("")
+        for either in (disk, twin):
+            either.sync_file("a")
+            either.sync_dir("")
         assert twin.key() == disk.key()
 
     def test_the_first_image_has_lost_everything_that_was_not_synced(self, disk: SimulatedDisk) -> None:

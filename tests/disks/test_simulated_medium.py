@@ -182,6 +182,19 @@ class TestRenames:
         disk.sync_dir("t")
         assert images(disk) == {"s/ t/ t/a=x"}
 
+    def test_what_still_pends_keeps_its_order_when_another_directory_is_synced(self, disk: SimulatedDisk) -> None:
+        disk.mkdir("t")
+        for name in "xy":
+            put(disk, name, name.encode(), sync=True)
+        disk.sync_dir("")
+        disk.link("x", "p")
+        disk.rename("y", "p")
+        expected = {"t/ x=x y=y", "p=x t/ x=x y=y", "p=y t/ x=x"}
+        assert images(disk) == expected
+        put(disk, "t/a", sync=True)
+        disk.sync_dir("t")
+        assert images(disk) == {image.replace("t/", "t/ t/a=") for image in expected}
+
     def test_torn_renames_that_close_a_circle_of_directories_end(self, disk: SimulatedDisk) -> None:
         disk.mkdir("a")
         disk.mkdir("a/b")
