@@ -119,7 +119,10 @@ def cover(emergency: Emergency, command: CoverEmergency, *, saving: Saving) -> t
         return ()
     if emergency.stage is EmergencyStage.CALM:
         raise Refused("no termination was observed; there is nothing to cover")
-    save = saving.sealed.get(command.step)
+    save = saving.sealed.get(command.step) if command.step >= emergency.step else None
     if save is None:
-        raise Refused(f"no checkpoint of step {command.step} is published; save it before the run stops")
+        raise Refused(
+            f"no checkpoint of step {command.step} covers the stop at step {emergency.step}; save that step before "
+            "the run stops"
+        )
     return (EmergencyCovered(step=command.step, save=save.id),)

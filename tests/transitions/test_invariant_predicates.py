@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve as replaced
 from rpds import HashTrieMap
 
-from milepost.transitions.invariants import ON_STATE, ON_STEP, Violation, violations
+from milepost.transitions.invariants import ON_SEALED, ON_STATE, ON_STEP, Violation, violations
 from milepost.transitions.machine import State, initial
 from milepost.transitions.pointing import Pointer, PointerStage
 from milepost.transitions.run import RunStage
@@ -215,7 +215,7 @@ def test_a_newer_checkpoint_beside_the_older_ones_is_as_it_should_be() -> None:
 
 def test_every_predicate_was_violated_above() -> None:
     tried = [number for _, number, _ in BAD_STATES.values()]
-    assert set(tried) == {number for number, _ in ON_STATE}
+    assert set(tried) == {number for number, _ in (*ON_SEALED, *ON_STATE)}
     assert {number for _, _, number, _ in BAD_STEPS.values()} == {number for number, _ in ON_STEP}
 
 

@@ -181,6 +181,20 @@ def test_a_sealed_save_is_the_newest_and_no_longer_open() -> None:
     assert (after.sealed[10].stage, after.sealed[10].manifest) == (SaveStage.SEALED, MANIFEST)
 
 
+def test_a_later_step_is_saved_and_sealed_beside_the_earlier_ones() -> None:
+    state = state_with(SaveStage.SEALED)
+    later = SaveId(11, 1, 2)
+    for command in (
+        asked(11),
+        ReportStored(save=later, components=STORED),
+        ReportSealed(save=later, manifest=MANIFEST),
+    ):
+        for record in decide(state, command):
+            state = evolve(state, record)
+    assert set(state.saving.sealed) == {10, 11}
+    assert state.saving.newest == later
+
+
 def test_an_abandoned_save_leaves_the_sealed_ones_alone_and_says_why_it_was_given_up() -> None:
     before = state_with(SaveStage.WRITING)
     record = SaveAbandoned(save=SAVE, code="no-space", detail="full")
@@ -188,6 +202,11 @@ def test_an_abandoned_save_leaves_the_sealed_ones_alone_and_says_why_it_was_give
 
 
 ILLEGAL: tuple[tuple[State, Record, str], ...] = (
+    (
+        state_with(SaveStage.WRITING),
+        SaveOpened(save=SaveId(20, 1, 2), plan=FULL, reason=Reason.CADENCE, mode=Mode.SYNCHRONOUS, why=""),
+        r"save 20\.1\.2 opened while save 10\.1\.1 is open \(INV-04\)",
+    ),
     (
         state_with(SaveStage.WRITING),
         ComponentStored(save=SAVE, component=Component.MODEL, files=()),

@@ -116,7 +116,15 @@ def test_an_emergency_is_not_covered_by_a_checkpoint_that_is_not_published() -> 
     observed = replaced(
         OPEN, saving=saving_in(SaveStage.WRITING), emergency=PARTS["emergency"][EmergencyStage.OBSERVED]
     )
-    with pytest.raises(Refused, match="no checkpoint of step 10 is published; save it before the run stops"):
+    with pytest.raises(Refused, match="no checkpoint of step 10 covers the stop at step 10; save that step"):
+        decide(observed, CoverEmergency(step=10))
+
+
+def test_an_emergency_is_not_covered_by_a_checkpoint_from_before_the_stop() -> None:
+    observed = replaced(
+        OPEN, saving=saving_in(SaveStage.SEALED), emergency=Emergency(stage=EmergencyStage.OBSERVED, step=11)
+    )
+    with pytest.raises(Refused, match="no checkpoint of step 10 covers the stop at step 11"):
         decide(observed, CoverEmergency(step=10))
 
 

@@ -28,7 +28,9 @@ def test_a_save_id_is_read_only_as_it_is_written(text: str) -> None:
     assert str(made) == text
 
 
-@pytest.mark.parametrize("text", ["", "1.2", "1.2.3.4", "1..3", "-1.2.3", "01.2.3", "1.2.٣", "a.b.c", "1.2.3\n"])
+@pytest.mark.parametrize(
+    "text", ["", "1.2", "1.2.3.4", "1..3", "-1.2.3", "01.2.3", "1.2.٣", "1.2.²", "a.b.c", "1.2.3\n"]
+)
 def test_what_is_no_save_id_is_refused_and_quoted(text: str) -> None:
     with pytest.raises(ValueError, match="not a save id") as refused:
         SaveId.parse(text)
@@ -46,7 +48,17 @@ def test_a_checkpoint_name_reads_back(step: int) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["000000100", "iter_", "iter_100", "iter_0000000100", "iter_00000010x", "iter_٣00000100", "ITER_000000100", ""],
+    [
+        "000000100",
+        "iter_",
+        "iter_100",
+        "iter_0000000100",
+        "iter_00000010x",
+        "iter_٣00000100",
+        "iter_²00000100",
+        "ITER_000000100",
+        "",
+    ],
 )
 def test_what_is_no_checkpoint_name_has_no_step(name: str) -> None:
     assert parse_iteration(name) is None
