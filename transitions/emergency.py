@@ -8,7 +8,6 @@ any        RunOpened             CALM       a new writer was not told anything y
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import ClassVar
 
 from attrs import frozen
@@ -16,7 +15,7 @@ from attrs import frozen
 from milepost.transitions.errors import Refused
 from milepost.transitions.run import Run, RunOpened, require_open
 from milepost.transitions.saving import Saving
-from milepost.transitions.tables import Table, follow
+from milepost.transitions.tables import Stage, Table, follow
 from milepost.transitions.values import SaveId
 
 # --- records -----------------------------------------------------------------------------------
@@ -65,7 +64,7 @@ class CoverEmergency:
 # --- state -------------------------------------------------------------------------------------
 
 
-class EmergencyStage(Enum):
+class EmergencyStage(Stage):
     CALM = "calm"
     OBSERVED = "observed"
     COVERED = "covered"

@@ -12,7 +12,6 @@ NOWHERE   RunOpened         NOWHERE   there is nothing to point at
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -20,7 +19,7 @@ from attrs import evolve, frozen
 from milepost.transitions.errors import IllegalTransition
 from milepost.transitions.run import RunOpened
 from milepost.transitions.saving import SaveSealed
-from milepost.transitions.tables import Table, follow
+from milepost.transitions.tables import Stage, Table, follow
 from milepost.transitions.values import SaveId
 
 # --- record, command, effect ------------------------------------------------------------------------------
@@ -53,7 +52,7 @@ class AdvancePointer:
 # --- state ------------------------------------------------------------------------------------------------
 
 
-class PointerStage(Enum):
+class PointerStage(Stage):
     NOWHERE = "nowhere"
     STALE = "stale"
     AT = "at"

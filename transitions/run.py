@@ -13,13 +13,12 @@ An epoch begins with `RunOpened` and belongs to one writer.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import ClassVar
 
 from attrs import evolve, field, frozen
 
 from milepost.transitions.errors import IllegalTransition, Refused
-from milepost.transitions.tables import Table, follow
+from milepost.transitions.tables import Stage, Table, follow
 from milepost.transitions.values import Clocks, Outcome, PassedOver, ResumeKind, SaveId
 
 # --- records -----------------------------------------------------------------------------------
@@ -142,7 +141,7 @@ class EndRun:
 # --- state -------------------------------------------------------------------------------------
 
 
-class RunStage(Enum):
+class RunStage(Stage):
     UNOPENED = "unopened"
     OPEN = "open"
     ENDED = "ended"

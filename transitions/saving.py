@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import ClassVar
 
 from attrs import evolve, field, frozen
@@ -23,7 +22,7 @@ from rpds import HashTrieMap
 
 from milepost.transitions.errors import IllegalTransition, Refused
 from milepost.transitions.run import Run, RunOpened, require_open
-from milepost.transitions.tables import Table, follow
+from milepost.transitions.tables import Stage, Table, follow
 from milepost.transitions.updates import Updates, UpdateStage
 from milepost.transitions.values import FULL, Component, FileDigest, Mode, Plan, Reason, SaveId, StoredComponent
 
@@ -162,7 +161,7 @@ SavingEffect = StorePayload | SealSave | ObserveSave
 # --- state -------------------------------------------------------------------------------------
 
 
-class SaveStage(Enum):
+class SaveStage(Stage):
     NONE = "none"
     WRITING = "writing"
     UNSETTLED = "unsettled"

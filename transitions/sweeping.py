@@ -10,14 +10,13 @@ Only ids of an epoch before the writer's own are swept, and its own abandoned on
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import ClassVar
 
 from attrs import frozen
 
 from milepost.transitions.run import RunOpened
 from milepost.transitions.saving import SaveAbandoned
-from milepost.transitions.tables import Table, follow
+from milepost.transitions.tables import Stage, Table, follow
 from milepost.transitions.values import SaveId
 
 # --- record, command, effect ------------------------------------------------------------------------------
@@ -50,7 +49,7 @@ class ClearDebris:
 # --- state ------------------------------------------------------------------------------------------------
 
 
-class DebrisStage(Enum):
+class DebrisStage(Stage):
     CLEAN = "clean"
     DUE = "due"
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 from typing import TypeVar
 
 from milepost.transitions.errors import IllegalTransition
 
-S = TypeVar("S", bound=Enum)
+
+class Stage(StrEnum):
+    """The stages of one lifecycle. Strings, so that looking one up in a table costs a replay next to nothing."""
+
+
+S = TypeVar("S", bound=Stage)
 
 Table = Mapping[tuple[S, type], S]
 

@@ -14,14 +14,13 @@ INV-12: nothing is saved inside an accumulation window, and attempts = applied +
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import ClassVar
 
 from attrs import evolve, frozen
 
 from milepost.transitions.errors import IllegalTransition, Refused
 from milepost.transitions.run import Run, RunOpened, RunResumed, require_open
-from milepost.transitions.tables import Table, follow
+from milepost.transitions.tables import Stage, Table, follow
 from milepost.transitions.values import Clocks, Metric
 
 # --- records -----------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ class ReportStep:
 # --- state -------------------------------------------------------------------------------------
 
 
-class UpdateStage(Enum):
+class UpdateStage(Stage):
     QUIESCENT = "quiescent"
     ACCUMULATING = "accumulating"
 
