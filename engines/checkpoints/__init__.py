@@ -1,0 +1,98 @@
+"""Where checkpoints live: stage · put · seal · observe · point · clear · witnesses · resync.
+
+Everything above is written against `Checkpoints`; `local.py` is the one over a disk. Rules that every
+implementation keeps:
+
+1. What is visible under its final name is whole and durable (INV-01) and never changes there (INV-02).
+2. A failure before the publishing step is `GivenUp`: nothing of the save is visible and nothing will be. A failure in
+   it or after it is `Uncertain`: only a later writer's look can tell, so this one records nothing more.
+3. Doing a verb twice leaves what doing it once leaves (INV-13).
+4. The fence is looked at after a name exists that is going to be renamed, and before it is.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from attrs import frozen
+
+from milepost.engines.checkpoints.manifest import Manifest
+from milepost.engines.formats import Image
+from milepost.transitions.errors import MilepostError, Unavailable
+from milepost.transitions.saving import Save
+from milepost.transitions.values import FileDigest, SaveId, Witness
+
+__all__ = ["Checkpoints", "Found", "GivenUp", "Manifest", "Published", "Uncertain"]
+
+
+class GivenUp(MilepostError):
+    """The save failed before its publishing step. `code` is short and stable, for records and tests."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        self.code, self.detail = code, detail
+        super().__init__(f"{code}: {detail}")
+
+
+class Uncertain(Unavailable):
+    """The publishing step, or a sync behind it, failed: whether it took effect is not known."""
+
+
+@frozen(kw_only=True)
+class Found:
+    """A published checkpoint as a look found it: its manifest and that file's own digest."""
+
+    manifest: Manifest
+    file: FileDigest
+
+
+@frozen(kw_only=True)
+class Published:
+    """A name in the checkpoints directory, and what is wrong with it (empty: nothing was found wrong)."""
+
+    name: str
+    found: Found | None
+    problem: str
+
+
+class Checkpoints(Protocol):
+    """The verbs of a place for checkpoints."""
+
+    def stage(self, save: SaveId, *, size: int) -> None:
+        """Make the save's private staging, for `size` bytes of payload. `GivenUp`, or `Fenced`."""
+        ...
+
+    def put(self, save: SaveId, image: Image) -> FileDigest:
+        """Write one payload file into the staging; it is durable on return. `GivenUp` or `Uncertain`."""
+        ...
+
+    def seal(self, manifest: Manifest) -> FileDigest:
+        """Write the manifest, last, and publish. `GivenUp` before the publishing step, else `Uncertain`."""
+        ...
+
+    def observe(self, save: SaveId) -> Found | None:
+        """Revoke the staging of a save whose writer is gone, then look whether it was published."""
+        ...
+
+    def point(self, save: SaveId, *, epoch: int) -> None:
+        """Make the pointer name the save's checkpoint."""
+        ...
+
+    def clear(self, *, epoch: int, abandoned: tuple[SaveId, ...]) -> tuple[str, ...]:
+        """Remove what earlier epochs and these abandoned saves left in staging; the names that went."""
+        ...
+
+    def published(self) -> tuple[Published, ...]:
+        """Every name that is or claims to be a checkpoint, in order of step."""
+        ...
+
+    def examine(self, save: Save) -> str:
+        """What is wrong with a sealed save's checkpoint at a quick look (manifest and sizes), or an empty string."""
+        ...
+
+    def witnesses(self) -> tuple[tuple[str, Witness], ...]:
+        """What every readable manifest knew of the journal, by the manifest's name."""
+        ...
+
+    def resync(self) -> None:
+        """Make durable everything here that a recovery rests on, before it records anything."""
+        ...

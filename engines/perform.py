@@ -1,0 +1,124 @@
+"""Effect to report: one table over all effects.
+
+Performing is idempotent (INV-13) and answers with a command that says what was proved by looking. A snapshot never
+enters an effect: it is held here under its save's id, and given back as soon as its bytes are durable or lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from milepost.engines.checkpoints import Checkpoints, GivenUp
+from milepost.engines.checkpoints.manifest import Manifest
+from milepost.engines.formats import Image
+from milepost.transitions.errors import MilepostError
+from milepost.transitions.machine import Command, Effect
+from milepost.transitions.pointing import AdvancePointer, ReportPointed
+from milepost.transitions.saving import (
+    ObserveSave,
+    ReportAbsent,
+    ReportFound,
+    ReportGivenUp,
+    ReportSealed,
+    ReportStored,
+    SealSave,
+    StorePayload,
+)
+from milepost.transitions.sweeping import ClearDebris, ReportCleared
+from milepost.transitions.values import Component, SaveId, StoredComponent, Witness
+
+COMPONENT_OF: Mapping[str, Component] = {
+    "model.pt": Component.MODEL,
+    "optim.pt": Component.OPTIMIZER,
+    "trainer.pt": Component.TRAINING_STATE,
+    "data.pt": Component.TRAINING_STATE,
+}
+"""The logical component that each file of a consolidated checkpoint belongs to."""
+
+
+@frozen(kw_only=True)
+class Held:
+    """A snapshot that waits to be written, and how to give its memory back."""
+
+    images: tuple[Image, ...]
+    release: Callable[[], None]
+
+
+@frozen(kw_only=True)
+class Engines:
+    """What performs the effects of one writer."""
+
+    checkpoints: Checkpoints
+    run_ts: str
+    checkpoint_format: str
+    world_size: int
+    milepost: str
+    held: dict[SaveId, Held] = field(factory=dict)
+
+    def perform(self, effect: Effect, *, witness: Witness) -> Command:
+        """Do what the effect says and report. `witness` is the journal's durable head, for the manifest."""
+        try:
+            return _PERFORM[type(effect)](self, effect, witness)
+        except GivenUp as failure:
+            assert isinstance(effect, StorePayload | SealSave), f"{type(effect).__name__} cannot be given up"
+            return ReportGivenUp(save=effect.save, code=failure.code, detail=failure.detail)
+
+    def _store(self, effect: StorePayload, witness: Witness) -> Command:
+        held = self.held.pop(effect.save)
+        try:
+            self.checkpoints.stage(effect.save, size=sum(image.size for image in held.images))
+            stored = [(image.name, self.checkpoints.put(effect.save, image)) for image in held.images]
+        except MilepostError:
+            raise
+        except Exception as error:  # whatever broke, it broke before anything could be visible
+            raise GivenUp(type(error).__name__, str(error)) from error
+        finally:
+            held.release()
+        return ReportStored(
+            save=effect.save,
+            components=tuple(
+                StoredComponent(
+                    component=component,
+                    files=tuple(file for name, file in stored if COMPONENT_OF[name] is component),
+                )
+                for component in effect.plan
+            ),
+        )
+
+    def _seal(self, effect: SealSave, witness: Witness) -> Command:
+        manifest = Manifest(
+            save=effect.save,
+            run_ts=self.run_ts,
+            plan=effect.plan,
+            checkpoint_format=self.checkpoint_format,
+            world_size=self.world_size,
+            components=effect.components,
+            witness=witness,
+            milepost=self.milepost,
+        )
+        return ReportSealed(save=effect.save, manifest=self.checkpoints.seal(manifest))
+
+    def _observe(self, effect: ObserveSave, witness: Witness) -> Command:
+        found = self.checkpoints.observe(effect.save)
+        if found is None:
+            return ReportAbsent(save=effect.save)
+        return ReportFound(save=effect.save, manifest=found.file, files=found.manifest.files)
+
+    def _point(self, effect: AdvancePointer, witness: Witness) -> Command:
+        self.checkpoints.point(effect.save, epoch=effect.epoch)
+        return ReportPointed(save=effect.save)
+
+    def _clear(self, effect: ClearDebris, witness: Witness) -> Command:
+        return ReportCleared(names=self.checkpoints.clear(epoch=effect.epoch, abandoned=effect.abandoned))
+
+
+_PERFORM: Mapping[type, Callable[[Engines, Any, Witness], Command]] = {
+    StorePayload: Engines._store,
+    SealSave: Engines._seal,
+    ObserveSave: Engines._observe,
+    AdvancePointer: Engines._point,
+    ClearDebris: Engines._clear,
+}

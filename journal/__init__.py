@@ -1,0 +1,58 @@
+"""The log, the facade, replay and forensics: what a trainer embeds and what tells what happened.
+
+Names are imported when they are first asked for: the command line reads journals without loading torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from milepost.journal.config import Config
+    from milepost.journal.facade import Journal, Verdict
+    from milepost.journal.restoring import Resumption
+    from milepost.transitions.errors import (
+        Busy,
+        Corrupt,
+        Fenced,
+        IllegalTransition,
+        MilepostError,
+        Misconfigured,
+        NewerVersion,
+        NotResumable,
+        Refused,
+        Unavailable,
+    )
+
+__all__ = [
+    "Busy",
+    "Config",
+    "Corrupt",
+    "Fenced",
+    "IllegalTransition",
+    "Journal",
+    "MilepostError",
+    "Misconfigured",
+    "NewerVersion",
+    "NotResumable",
+    "Refused",
+    "Resumption",
+    "Unavailable",
+    "Verdict",
+]
+
+_ELSEWHERE = {
+    "Config": "milepost.journal.config",
+    "Journal": "milepost.journal.facade",
+    "Verdict": "milepost.journal.facade",
+    "Resumption": "milepost.journal.restoring",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_ELSEWHERE.get(name, "milepost.transitions.errors")), name)
+    globals()[name] = value
+    return value

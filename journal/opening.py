@@ -1,0 +1,151 @@
+"""Opening a run: become its one writer, learn what happened, make it durable, say so, settle what is open.
+
+    adopt or mint the attempt · lock · claim the next segment · witnesses · read and fold · resync the log ·
+    resync the checkpoints · the header with `RunOpened` · barrier · settle every open save, the pointer, the debris
+
+A crash anywhere in here is a crash like any other (INV-14): the next opening does the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from attrs import define
+
+from milepost import __version__
+from milepost.engines.ambient import Ambient
+from milepost.engines.attempts import Attempt, make_directories
+from milepost.engines.checkpoints.local import LocalCheckpoints
+from milepost.engines.disks import Disk
+from milepost.engines.logs import Appender, Log
+from milepost.engines.logs.segments import SegmentLog
+from milepost.engines.perform import Engines
+from milepost.engines.ranks import World
+from milepost.journal.config import Config
+from milepost.journal.driver import Driver
+from milepost.journal.foldcache import FoldCache
+from milepost.journal.replay import Folded, fold
+from milepost.journal.scan import Mark
+from milepost.transitions.errors import Busy, Corrupt, Fenced, MilepostError, Unavailable
+from milepost.transitions.run import OpenRun
+
+LOCK = "journal/lock"
+FOLD_EVERY_BYTES = 8 << 20
+"""How much log may grow behind the fold cache before a save renews it: a fifth of a second of replay."""
+
+
+@define(kw_only=True)
+class Opened:
+    """A run with one writer. `close` gives the lock back and closes the log."""
+
+    driver: Driver
+    engines: Engines
+    checkpoints: LocalCheckpoints
+    log: Log
+    close: Callable[[], None]
+    _cache: FoldCache
+    _kept: Mark | None = None
+
+    def keep_fold(self, *, always: bool) -> None:
+        """Renew the fold cache with what the newest barrier covered, where that is worth it or `always`."""
+        if self.driver.durable is None:
+            return
+        mark, state = self.driver.durable
+        kept = self._kept
+        near = kept is not None and kept.number == mark.number and mark.offset - kept.offset < FOLD_EVERY_BYTES
+        if always or not near:
+            self._cache.store(mark, state)
+            self._kept = mark
+
+
+def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambient, world: World) -> Opened:
+    """Own the attempt and bring it to rest. `Busy`, `Fenced`, `Corrupt` or `Unavailable` where that cannot be."""
+    log = SegmentLog(disk, folder=f"{attempt.path}/journal")
+    cache = FoldCache(disk, folder=f"{attempt.path}/journal")
+    with ExitStack() as undo:
+        try:
+            make_directories(disk, f"{attempt.path}/journal")
+            lock = disk.lock(f"{attempt.path}/{LOCK}")
+        except BlockingIOError:
+            raise Busy(_who(log, disk.where(attempt.path))) from None
+        except OSError as error:
+            raise _unusable(disk, attempt, error) from error
+        undo.callback(lock.release)
+        try:
+            appender = log.claim()
+            undo.callback(appender.close)
+            checkpoints = LocalCheckpoints(
+                disk=disk,
+                root=f"{attempt.path}/checkpoints",
+                fence=lambda: _require_unfenced(appender),
+                algorithm=config.digest,
+                crc32=config.archive_crc32,
+            )
+            checkpoints.prepare()
+            folded = _fold(log, appender, checkpoints, cache)
+            # What was read may be a dead writer's unsynced tail: durable before anything is built on it.
+            log.resync(folded.read)
+            checkpoints.resync()
+        except OSError as error:
+            raise _unusable(disk, attempt, error) from error
+        engines = Engines(
+            checkpoints=checkpoints,
+            run_ts=attempt.run_ts,
+            checkpoint_format=config.checkpoint_format,
+            world_size=world.size,
+            milepost=__version__,
+        )
+        driver = Driver(appender=appender, engines=engines, ambient=ambient, state=folded.state, head=folded.head)
+        driver.submit(
+            OpenRun(
+                segment=appender.number,
+                closes=folded.closes,
+                execution_id=ambient.execution_id(),
+                run_ts=attempt.run_ts,
+                nonce=ambient.nonce(),
+                host=ambient.host(),
+                pid=ambient.pid(),
+                milepost=__version__,
+                world_size=world.size,
+            )
+        )
+        driver.drain()
+        close = undo.pop_all().close
+    return Opened(
+        driver=driver, engines=engines, checkpoints=checkpoints, log=log, close=close, cache=cache, kept=folded.end
+    )
+
+
+def _fold(log: Log, appender: Appender, checkpoints: LocalCheckpoints, cache: FoldCache) -> Folded:
+    """The run so far. An overtaken opener finds checkpoints that its own part of the log does not know of."""
+    try:
+        return fold(log, witnesses=dict(checkpoints.witnesses()), below=appender.number, cache=cache)
+    except Corrupt:
+        _require_unfenced(appender)
+        raise
+
+
+def _require_unfenced(appender: Appender) -> None:
+    if appender.fenced():
+        raise Fenced("another writer claimed this run; this one touches nothing more")
+
+
+def _who(log: Log, where: str) -> str:
+    """Who holds the lock, as far as the journal says."""
+    try:
+        writer = fold(log).state.run.opened
+    except (MilepostError, OSError):
+        writer = None
+    by = f"process {writer.pid} on {writer.host} (epoch {writer.epoch})" if writer is not None else "another process"
+    return (
+        f"{where} is being written by {by}. Wait for it or stop it; to run a second experiment, give it its own "
+        "run.name, or resume=off for a new attempt"
+    )
+
+
+def _unusable(disk: Disk, attempt: Attempt, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"{disk.where(attempt.path)} cannot be used: {error}. What is published there is untouched; make the "
+        "directory readable and writable, with space left, and start again"
+    )

@@ -1,0 +1,41 @@
+"""What a person watching the run sees: one line that moves on a terminal, log lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from milepost.engines.ambient import Ambient
+from milepost.transitions.saving import Save
+from milepost.transitions.values import Metric, SaveId
+
+log = logging.getLogger("milepost")
+
+_LINE_EVERY_S = 0.2
+
+
+class Progress:
+    """Shows steps and saves. On a terminal the step line is rewritten in place, a few times a second."""
+
+    def __init__(self, *, ambient: Ambient) -> None:
+        self._ambient = ambient
+        self._terminal = sys.stderr.isatty()
+        self._shown_s = float("-inf")
+
+    def step(self, step: int, metrics: tuple[Metric, ...]) -> None:
+        now_s = self._ambient.monotonic_s()
+        if not self._terminal or now_s - self._shown_s < _LINE_EVERY_S:
+            return
+        self._shown_s = now_s
+        numbers = "  ".join(f"{metric.name} {float(metric.value):.6g}" for metric in metrics)
+        sys.stderr.write(f"\r\x1b[Kstep {step}  {numbers}")
+        sys.stderr.flush()
+
+    def save_started(self, save: SaveId) -> float:
+        """Seconds on the monotonic clock, to be given to `save_done`."""
+        log.debug("save %s begins", save)
+        return self._ambient.monotonic_s()
+
+    def save_done(self, save: Save, started_s: float) -> None:
+        seconds = self._ambient.monotonic_s() - started_s
+        log.info("saved checkpoint %s: %.1f MiB, durable after %.2f s", save.id.directory, save.size / 2**20, seconds)

@@ -1,0 +1,201 @@
+"""What an opened run continues from: found, restored into the trainer, and recorded with every reason.
+
+The rules are the table of `milepost.transitions.resuming`; this room brings it the facts and carries out the choice.
+An explicit path must exist and be whole: it never ends in a fresh start.
+"""
+
+from __future__ import annotations
+
+import os
+
+from attrs import frozen
+
+from milepost.engines.attempts import Attempt
+from milepost.engines.checkpoints import Checkpoints
+from milepost.engines.checkpoints.manifest import LIMIT_BYTES, MANIFEST, Manifest, decode
+from milepost.engines.checkpoints.source import CheckpointSource, open_file
+from milepost.engines.disks import Disk
+from milepost.engines.disks.local import LocalDisk
+from milepost.engines.trainers import Restored, RestoreSource, Trainer
+from milepost.journal.config import Config
+from milepost.journal.driver import Driver
+from milepost.transitions.errors import Corrupt, NotResumable
+from milepost.transitions.machine import State
+from milepost.transitions.resuming import Candidate, Standing, choose, passed_for, require_not_behind
+from milepost.transitions.run import AdoptResume
+from milepost.transitions.values import FULL, Clocks, PassedOver, ResumeKind, SaveId, parse_iteration
+
+
+@frozen(kw_only=True)
+class Resumption:
+    """What a start continues from. `kind` is `fresh`, `exact` or `warm`; `pending` names unfinished validation."""
+
+    step: int
+    kind: str
+    source: str
+    pending: str | None
+    passed_over: tuple[PassedOver, ...]
+    notes: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class _Found:
+    """What is restored. `step` is None for a file that states it only inside; `save` is set for the run's own."""
+
+    source: RestoreSource
+    step: int | None
+    save: SaveId | None
+
+
+@frozen(kw_only=True)
+class Restoring:
+    """Everything that deciding and carrying out a resume needs."""
+
+    config: Config
+    disk: Disk
+    attempt: Attempt
+    checkpoints: Checkpoints
+    trainer: Trainer
+    world_size: int
+
+    def resume(self, driver: Driver) -> Resumption:
+        """Decide, restore, record. On return the resume is durable."""
+        saving, asked = driver.state.saving, self.config.resume
+        candidates = candidates_of(driver.state, self.checkpoints)
+        if asked in ("auto", "off"):
+            choice = choose(candidates)
+            found = self._taken(choice.taken) if choice.taken is not None else None
+            passed_over = choice.passed_over
+        else:
+            found = self._locate(asked, driver.state)
+            passed_over = passed_for(candidates, path=asked, name=found.save.directory if found.save else "")
+        if found is None:
+            return _adopt(driver, _fresh(passed_over))
+        if found.step is not None:
+            require_not_behind(saving, step=found.step, path=asked)
+        restored = self.trainer.restore(found.source, cursor_resume=self.config.data.cursor_resume)
+        step = found.step if found.step is not None else restored.clocks.optimizer_step
+        require_not_behind(saving, step=step, path=asked)
+        return _adopt(driver, _exact(found, step, restored, passed_over))
+
+    def _taken(self, candidate: Candidate) -> _Found:
+        """A checkpoint that the journal sealed and a look found sound."""
+        path = f"{self.attempt.path}/checkpoints/{candidate.name}"
+        return _Found(source=self._directory(self.disk, path), step=candidate.step, save=candidate.save)
+
+    def _directory(self, disk: Disk, path: str) -> CheckpointSource:
+        return CheckpointSource(
+            disk=disk,
+            path=path,
+            manifest=read_manifest(disk, path),
+            world_size=self.world_size,
+            verify=self.config.verify_on_resume,
+        )
+
+    def _locate(self, asked: str, state: State) -> _Found:
+        disk, path = self._place(asked)
+        stat = disk.stat(path)
+        if stat is None:
+            raise NotResumable(
+                f"resume={asked}: nothing is at {disk.where(path)}; a path that is asked for must exist"
+            )
+        if stat.kind == "file":
+            step = next(filter(None, map(parse_iteration, path.split("/"))), None)
+            return _Found(source=open_file(disk, path, world_size=self.world_size), step=step, save=None)
+        if "checkpoint_artifacts" in path.split("/"):
+            raise NotResumable(f"resume={asked} is a partial artifact: it lacks what an exact resume needs")
+        source = self._directory(disk, path)
+        manifest = source.manifest
+        if manifest.plan != FULL:
+            raise NotResumable(f"resume={asked} holds only {', '.join(part.value for part in manifest.plan)}")
+        own = disk is self.disk and path.startswith(f"{self.attempt.path}/checkpoints/")
+        return _Found(source=source, step=manifest.save.step, save=self._own(asked, manifest, state) if own else None)
+
+    def _own(self, asked: str, manifest: Manifest, state: State) -> SaveId:
+        """A path into the run itself: the journal must know it, and it must be what was sealed."""
+        save = state.saving.sealed.get(manifest.save.step)
+        if save is None or save.id != manifest.save:
+            raise NotResumable(
+                f"resume={asked} lies in this run, but the run's journal never published it; see `milepost why`"
+            )
+        if problem := self.checkpoints.examine(save):
+            raise Corrupt(f"resume={asked} was published whole and no longer is: {problem}")
+        return save.id
+
+    def _place(self, asked: str) -> tuple[Disk, str]:
+        """The disk and the path on it: the run's own disk for what lies below the output root."""
+        absolute = os.path.realpath(os.path.expanduser(asked))
+        root = os.path.realpath(self.config.run.output_root)
+        if absolute.startswith(f"{root}/"):
+            return self.disk, os.path.relpath(absolute, root)
+        above, name = os.path.split(absolute)
+        return LocalDisk(above), name
+
+
+def candidates_of(state: State, checkpoints: Checkpoints) -> tuple[Candidate, ...]:
+    """Every checkpoint that the journal sealed, and every name beside them that it does not know."""
+    seen = {one.name: one for one in checkpoints.published()}
+    sealed = {save.id.directory: save for save in state.saving.sealed.values()}
+    found = []
+    for name in sorted(seen.keys() | sealed.keys()):
+        save = sealed.get(name)
+        if save is None:
+            detail = seen[name].problem or "the journal has no record of it"
+            found.append(Candidate(name=name, step=_step(name), standing=Standing.UNRECORDED, detail=detail))
+            continue
+        problem = checkpoints.examine(save) if name in seen else "the directory is gone"
+        standing = Standing.DAMAGED if problem else Standing.SOUND
+        found.append(Candidate(name=name, step=save.id.step, standing=standing, save=save.id, detail=problem))
+    return tuple(found)
+
+
+def read_manifest(disk: Disk, path: str) -> Manifest:
+    """The manifest of a checkpoint directory, wherever it lies."""
+    where = disk.where(path)
+    try:
+        data = disk.read(f"{path}/{MANIFEST}", limit=LIMIT_BYTES)
+    except FileNotFoundError:
+        raise NotResumable(
+            f"{where} has no {MANIFEST}: it is no checkpoint, or a half-written one; name an iter_* directory that "
+            "has one"
+        ) from None
+    except OSError as error:
+        raise Corrupt(f"{where}/{MANIFEST} cannot be read: {error}") from error
+    return decode(data, where=f"{where}/{MANIFEST}")
+
+
+def _step(name: str) -> int:
+    step = parse_iteration(name)
+    assert step is not None, name
+    return step
+
+
+def _fresh(passed_over: tuple[PassedOver, ...]) -> AdoptResume:
+    return AdoptResume(
+        resume=ResumeKind.FRESH, step=0, source="", save=None, clocks=Clocks(), passed_over=passed_over
+    )
+
+
+def _exact(found: _Found, step: int, restored: Restored, passed_over: tuple[PassedOver, ...]) -> AdoptResume:
+    return AdoptResume(
+        resume=ResumeKind.EXACT,
+        step=step,
+        source=found.source.where,
+        save=found.save,
+        clocks=restored.clocks,
+        passed_over=passed_over,
+        notes=restored.notes,
+    )
+
+
+def _adopt(driver: Driver, command: AdoptResume) -> Resumption:
+    driver.submit(command)
+    driver.barrier()
+    return Resumption(
+        step=command.step,
+        kind=command.resume.value,
+        source=command.source,
+        pending=None,
+        passed_over=command.passed_over,
+        notes=command.notes,
+    )
