@@ -207,7 +207,7 @@ def _sequence(item: Shape) -> Shape:
 
 
 def _mapping(key: Shape, value: Shape) -> Shape:
-    """An array of pairs: JSON's own keys are strings only."""
+    """An array of pairs in the order of their keys: JSON's own keys are strings only, and a HashTrieMap has no order."""
 
     def read(found: object) -> HashTrieMap[Any, object]:
         if type(found) is not list or any(type(pair) is not list or len(pair) != 2 for pair in found):
@@ -217,7 +217,7 @@ def _mapping(key: Shape, value: Shape) -> Shape:
     def write(mapping: object) -> list[object]:
         if type(mapping) is not HashTrieMap:
             raise Mismatch("HashTrieMap", mapping)
-        return _each(lambda pair: [key.write(pair[0]), value.write(pair[1])], tuple(mapping.items()))
+        return _each(lambda pair: [key.write(pair[0]), value.write(pair[1])], sorted(mapping.items()))
 
     pair = {"type": "array", "prefixItems": [dict(key.schema), dict(value.schema)], "minItems": 2, "maxItems": 2}
     return Shape(read=read, write=write, schema={"type": "array", "items": pair})

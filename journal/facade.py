@@ -325,13 +325,24 @@ class Journal:
             self._close_after(value)
             return
         left_early = self.state.updates.stage is UpdateStage.ACCUMULATING
-        if left_early:
-            log.warning("the loop was left inside step %d: it is not saved", self.state.updates.step)
-        elif self.config.save_every > 0 and self._step > 0 and not self._closed:
-            self.save(self._step, reason=Reason.FINAL)
+        try:
+            if left_early:
+                log.warning("the loop was left inside step %d: it is not saved", self.state.updates.step)
+            elif self.config.save_every > 0 and self._step > 0 and not self._closed:
+                self._save_finally()
+        except BaseException as failure:
+            self._close_after(failure)
+            raise
         stopped = left_early or self.state.emergency.stage is not EmergencyStage.CALM
         detail = "left inside a step" if left_early else self.state.emergency.reason
         self.close(outcome=Outcome.STOPPED if stopped else Outcome.COMPLETED, detail=detail)
+
+    def _save_finally(self) -> None:
+        """The normal-final save, made even where the save before it failed; that failure is raised behind it."""
+        try:
+            self.finalize()
+        finally:
+            self.save(self._step, reason=Reason.FINAL)
 
     def _close_after(self, failure: BaseException) -> None:
         """An exception left the body: what is in flight is finished, nothing new is saved, the exception stays."""

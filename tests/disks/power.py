@@ -18,7 +18,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -82,14 +82,17 @@ def unavailable(kind: FileSystem) -> str | None:
 
 
 @contextmanager
-def mounted(*, kind: FileSystem, size_mib: int) -> Iterator[Mount]:
-    """Make a file system of at least `size_mib` MiB in a temporary file and mount it for the length of the `with`."""
+def mounted(*, kind: FileSystem, size_mib: int, options: Sequence[str] = ()) -> Iterator[Mount]:
+    """Make a file system of at least `size_mib` MiB in a temporary file and mount it for the length of the `with`.
+
+    `options` go to its mkfs.
+    """
     with tempfile.TemporaryDirectory() as folder:
         mount = Mount(image=Path(folder, "image"), point=Path(folder, "mount"))
         mount.point.mkdir()
         with mount.image.open("wb") as image:
             image.truncate(max(size_mib, _LEAST_MIB[kind]) << 20)
-        _run(*_MKFS[kind], mount.image)
+        _run(*_MKFS[kind], *options, mount.image)
         _run("mount", "-o", "loop", mount.image, mount.point)
         try:
             mount.root.mkdir()

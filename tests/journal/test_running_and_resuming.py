@@ -349,6 +349,16 @@ def test_a_failed_asynchronous_save_surfaces_at_the_next_call_and_the_run_goes_o
     assert process.names(f"{run_path(journal)}/checkpoints/.staging") == ()
 
 
+def test_the_last_step_is_saved_even_where_the_save_before_it_failed() -> None:
+    disk = SimulatedDisk()
+    staged = "milepost/default/run/20260102030405/checkpoints/.staging/2.1.1/model.pt"
+    disk.hardware.faults = fault_on("write", Fault(error=28), path=staged)
+    with pytest.raises(Unavailable, match=r"save 2\.1\.1 was given up"):
+        train(config("simulated"), until=3, disk=disk.process("first"))
+    _, journal = train(config("simulated"), until=3, disk=disk.process("second"))
+    assert journal.resumption.step == 3
+
+
 def run_path(journal: Journal) -> str:
     return journal.run_dir.removeprefix("simulated:/")
 

@@ -1,0 +1,91 @@
+"""Every golden run folds, verifies and resumes as it did when it was written."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from milepost.engines.disks.local import LocalDisk
+from milepost.engines.shapes import shape_of
+from milepost.journal import Journal
+from milepost.journal.codec import CODEC
+from milepost.journal.entries import is_whole
+from milepost.journal.reading import Place
+from milepost.journal.replay import fold, replay
+from milepost.journal.verifying import verify
+from milepost.transitions.invariants import violations
+from milepost.transitions.machine import State, initial
+from tests.journal.runs import FakeWatch, StillAmbient, Training, config
+
+GOLDEN = Path(__file__).parents[2] / "spec" / "golden"
+VERSIONS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+
+
+@pytest.fixture(params=VERSIONS)
+def golden(request: pytest.FixtureRequest) -> Path:
+    return GOLDEN / str(request.param)
+
+
+def expected_of(golden: Path) -> dict[str, Any]:
+    expected: dict[str, Any] = orjson.loads((golden / "expected.json").read_bytes())
+    return expected
+
+
+def place_of(golden: Path) -> Place:
+    return Place(disk=LocalDisk(golden), path="run")
+
+
+def test_there_is_a_golden_run() -> None:
+    assert "0.1" in VERSIONS
+
+
+def test_a_golden_journal_folds_to_the_state_that_it_had(golden: Path) -> None:
+    folded, expected = fold(place_of(golden).log), expected_of(golden)
+    assert (folded.head.seq, folded.head.sum) == (expected["seq"], expected["sum"])
+    assert shape_of(State).write(folded.state) == expected["state"]
+
+
+def test_no_entry_of_a_golden_journal_breaks_an_invariant(golden: Path) -> None:
+    before = initial()
+    for entry, state in replay(place_of(golden).log):
+        assert violations(before, state) == (), entry.seq
+        before = state
+
+
+def test_verify_says_of_a_golden_run_what_it_said(golden: Path) -> None:
+    assert verify(place_of(golden)).exit_code == expected_of(golden)["verify"]
+
+
+def test_a_golden_run_resumes_with_the_parameters_that_it_saved(golden: Path, tmp_path: Path) -> None:
+    expected = expected_of(golden)
+    run_ts = expected["state"]["run"]["run_ts"]
+    shutil.copytree(golden / "run", tmp_path / "milepost" / "default" / "run" / run_ts)
+    training = Training()
+    with Journal.open(
+        config(tmp_path, "save_every=0"),
+        trainer=training.trainer(),
+        watch=FakeWatch(),
+        ambient=StillAmbient(),
+        environ={},
+    ) as journal:
+        assert journal.resumption.step == expected["resumes_at"]
+        assert [value.hex() for value in training.digest()] == expected["parameters"]
+    assert verify(Place(disk=LocalDisk(tmp_path), path=f"milepost/default/run/{run_ts}")).exit_code == 0
+
+
+def test_the_newest_golden_journal_holds_every_kind_of_record_and_is_written_as_it_was() -> None:
+    lines = [
+        line
+        for segment in sorted((GOLDEN / VERSIONS[-1] / "run" / "journal").glob("*.jsonl"))
+        for line in segment.read_bytes().splitlines(keepends=True)
+        if is_whole(line)
+    ]
+    documents = [document for line in lines for document in orjson.loads(line)["records"]]
+    missing = CODEC.schema()["$defs"].keys() - {document["kind"] for document in documents}  # type: ignore[attr-defined]
+    assert missing == {"update-aborted"}, "an abort is recorded only where a caller asks for one"
+    for document in documents:
+        assert CODEC.encode(CODEC.decode(document)) == document
