@@ -207,7 +207,7 @@ def _sequence(item: Shape) -> Shape:
 
 
 def _mapping(key: Shape, value: Shape) -> Shape:
-    """An array of pairs in the order of their keys: JSON's own keys are strings only, and a HashTrieMap has no order."""
+    """An array of pairs, ordered by key: JSON's own keys are strings only, and a HashTrieMap has no order."""
 
     def read(found: object) -> HashTrieMap[Any, object]:
         if type(found) is not list or any(type(pair) is not list or len(pair) != 2 for pair in found):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from attrs import frozen
 
@@ -63,7 +63,7 @@ class LocalCheckpoints:
                 "no-space",
                 f"{size} bytes to write and {HEADROOM_BYTES} to keep free; {self.disk.where(self.root)} has {free}",
             )
-        with _given_up(f"making {self._of(save)}"):
+        with _given_up("making the staging"):
             self.disk.mkdir(self._of(save))
             self.disk.sync_dir(self._staging)
         # A claim after this look finds a directory to revoke; a claim before it is found here.
@@ -71,14 +71,14 @@ class LocalCheckpoints:
 
     def put(self, save: SaveId, image: Image) -> FileDigest:
         path = f"{self._of(save)}/{image.name}"
-        with _given_up(f"writing {path}"):
+        with _given_up(f"writing {image.name}"):
             written = write_image(self.disk, path, image, algorithm=self.algorithm, crc32=self.crc32)
         return FileDigest(path=image.name, size=written.size, digest=written.digest)
 
     def seal(self, manifest: Manifest) -> FileDigest:
         staged, final = self._of(manifest.save), f"{self.root}/{manifest.save.directory}"
         data = encode(manifest)
-        with _given_up(f"writing the manifest of {staged}"):
+        with _given_up("writing the manifest"):
             if (already := self._look(manifest.save)) is not None:
                 return already.file
             with self.disk.create(f"{staged}/{MANIFEST}") as sink:
@@ -105,7 +105,7 @@ class LocalCheckpoints:
     def observe(self, save: SaveId) -> Found | None:
         staged, revoked = self._of(save), f"{self._staging}/{REVOKED}{save}"
         with self._unavailable(f"revoking the staging of save {save}"):
-            if self.disk.stat(staged) is not None:
+            with suppress(FileNotFoundError):  # never made, revoked before, or published a moment ago
                 self.disk.rename(staged, revoked)
             found = self._look(save)
             if found is not None:
@@ -133,7 +133,8 @@ class LocalCheckpoints:
         with self._unavailable(f"writing the pointer to {save.directory}"):
             for name in self.disk.names(self.root):
                 if name == temporary or _epoch_of(name, below=epoch) is not None:
-                    self.disk.unlink(f"{self.root}/{name}")
+                    with suppress(FileNotFoundError):  # its writer, not yet overtaken, was faster
+                        self.disk.unlink(f"{self.root}/{name}")
             with self.disk.create(f"{self.root}/{temporary}") as sink:
                 write_all(sink, f"{save.directory}\n".encode())
                 sink.sync()
@@ -161,14 +162,17 @@ class LocalCheckpoints:
         return tuple(cleared)
 
     def _remove(self, path: str) -> None:
-        for name in self.disk.names(path):
-            below = f"{path}/{name}"
-            stat = self.disk.stat(below)
-            if stat is not None and stat.kind == "dir":
-                self._remove(below)
-            else:
-                self.disk.unlink(below)
-        self.disk.rmdir(path)
+        """Remove a directory with all that is in it; an overtaken writer may be doing the same."""
+        with suppress(FileNotFoundError):
+            for name in self.disk.names(path):
+                below = f"{path}/{name}"
+                stat = self.disk.stat(below)
+                if stat is not None and stat.kind == "dir":
+                    self._remove(below)
+                    continue
+                with suppress(FileNotFoundError):
+                    self.disk.unlink(below)
+            self.disk.rmdir(path)
 
     # --- looking ----------------------------------------------------------------------------------------
 
