@@ -1,6 +1,6 @@
-"""Draw the pages of `spec/` that follow from the code: the lifecycles, the records and their JSON schema.
+"""Draw the pages of `spec/` that follow from the code: the lifecycles, the records, their JSON schema, the knobs.
 
-    python spec/generate.py            writes lifecycle.md, records.md and records.schema.json
+    python spec/generate.py            writes lifecycle.md, records.md, records.schema.json and configuration.md
     python spec/generate.py --check    writes nothing; exits 1 where a page differs from the code
 
 A room's docstring carries its prose and, for every row of its TABLE, the promise that a reader may rely on. The
@@ -21,6 +21,7 @@ from types import ModuleType
 import attrs
 
 from milepost.journal.codec import CODEC
+from milepost.journal.config import knobs
 from milepost.transitions import emergency, pointing, resuming, run, saving, sweeping, updates
 from milepost.transitions.machine import RECORDS
 
@@ -122,11 +123,27 @@ def records_page() -> Iterator[str]:
         yield from table([["field", "type"], *([f"`{f.name}`", f"`{f.type}`"] for f in attrs.fields(kind))])
 
 
+# --- configuration.md -----------------------------------------------------------------------------------------
+
+
+def configuration_page() -> Iterator[str]:
+    yield from (NOTICE, "", "# Configuration", "")
+    yield "A YAML file or a mapping with the sections `run` and `rl`, and dotlist overrides that win over it:"
+    yield from ("", '    Config.load("run.yaml", overrides=["run.name=second", "rl.save_every=100"])', "")
+    yield "Every wrong value is reported at once, with its key, what was found and what is allowed. A value whose engine"
+    yield "this version does not have is refused (last column), never ignored."
+    yield from ("", "| knob | default | allowed | meaning | not yet |", "|---|---|---|---|---|")
+    for knob in knobs():
+        cells = (f"`{knob.key}`", f"`{knob.default}`", knob.allowed, knob.meaning, ", ".join(knob.not_yet))
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
 def pages() -> dict[str, str]:
     """Every drawn page: file name in `spec/` to text."""
     return {
         "lifecycle.md": "\n".join(lifecycle_page()).rstrip() + "\n",
         "records.md": "\n".join(records_page()) + "\n",
+        "configuration.md": "\n".join(configuration_page()) + "\n",
         "records.schema.json": json.dumps(CODEC.schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n",
     }
 
