@@ -130,8 +130,8 @@ def configuration_page() -> Iterator[str]:
     yield from (NOTICE, "", "# Configuration", "")
     yield "A YAML file or a mapping with the sections `run` and `rl`, and dotlist overrides that win over it:"
     yield from ("", '    Config.load("run.yaml", overrides=["run.name=second", "rl.save_every=100"])', "")
-    yield "Every wrong value is reported at once, with its key, what was found and what is allowed. A value whose engine"
-    yield "this version does not have is refused (last column), never ignored."
+    yield "Every wrong value is reported at once, with its key, what was found and what is allowed. A value whose"
+    yield "engine this version does not have is refused (last column), never ignored."
     yield from ("", "| knob | default | allowed | meaning | not yet |", "|---|---|---|---|---|")
     for knob in knobs():
         cells = (f"`{knob.key}`", f"`{knob.default}`", knob.allowed, knob.meaning, ", ".join(knob.not_yet))
