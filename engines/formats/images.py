@@ -1,0 +1,33 @@
+"""What a writer needs to know of a file that is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class Image(Protocol):
+    """A whole file, ready to be written in one pass from front to back."""
+
+    @property
+    def name(self) -> str:
+        """The file's name, such as `model.pt`."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        ...
+
+    @property
+    def niceness(self) -> int:
+        """How much nicer the threads that write it should be: 0 where the caller waits for them."""
+        ...
+
+    def blocks(self, *, crc32: bool = False) -> Iterator[memoryview]:
+        """The file in order: blocks of `BLOCK` bytes, page-aligned in memory and in the file; the last may be odd.
+
+        A block stays as it is until `DEPTH` more were asked for. `crc32` computes the zip's checksums, which
+        torch never looks at; without it they are 0 for storages.
+        """
+        ...

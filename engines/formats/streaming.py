@@ -1,0 +1,119 @@
+"""The synchronous side: the same bytes, through a few bounce buffers and without a copy of the state.
+
+The skeleton is frozen when the stream is made; storages are read while it is written. So the caller waits, and
+does not change the state, until the file is there. Memory: one ring of `DEPTH + 1` blocks for each image that is
+being written.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import cached_property
+
+import torch
+from attrs import field, frozen
+
+from milepost.engines.formats.layout import Layout, lay_out, tail
+from milepost.engines.formats.memory import BLOCK, Arena, copy, storage_bytes
+from milepost.engines.formats.relay import DEPTH
+from milepost.engines.formats.skeleton import Live, Skeleton, freeze_all
+
+
+@frozen(eq=False)
+class StreamedImage:
+    """One file of a snapshot, composed while it is written."""
+
+    name: str
+    _skeleton: Skeleton
+    _lives: tuple[Live, ...]
+    niceness: int = field(default=0, init=False)
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return lay_out(self._skeleton.sizes)
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        return self._skeleton.pickled()
+
+    @cached_property
+    def size(self) -> int:
+        return self._layout.end + len(self._tail([0] * len(self._lives)))
+
+    def blocks(self, *, crc32: bool = False) -> Iterator[memoryview]:
+        """See `Image`."""
+        ring = _Ring(self.size)
+        crcs = []
+        for slot, live in zip(self._layout.slots, self._lives, strict=True):
+            yield from ring.put(slot.header)
+            crcs.append((yield from ring.put_live(live, crc32=crc32)))
+            yield from ring.put(slot.descriptor(crcs[-1]))
+        yield from ring.put(self._tail(crcs))
+        if ring.filled:
+            yield ring.take()
+
+    def _tail(self, crcs: Sequence[int]) -> bytes:
+        return tail(self._layout, pickled=self._pickled, crcs=crcs)
+
+
+class _Ring:
+    """Blocks in turn: one is being filled, the others are under way."""
+
+    def __init__(self, size: int) -> None:
+        self._arena = Arena(min((DEPTH + 1) * BLOCK, size))
+        self._block = 0
+        self.filled = 0
+
+    def put(self, data: bytes) -> Iterator[memoryview]:
+        """Append bytes, yielding each block that they fill."""
+        rest = memoryview(data)
+        while rest:
+            at, size = self._room(len(rest))
+            self._arena.view[at : at + size] = rest[:size]
+            rest = rest[size:]
+            if self.filled == BLOCK:
+                yield self.take()
+
+    def put_live(self, live: Live, *, crc32: bool) -> Generator[memoryview, None, int]:
+        """Append live bytes, yielding each block that they fill; returns their crc32, or 0."""
+        done = crc = 0
+        while done < live.size:
+            at, size = self._room(live.size - done)
+            if live.address is not None:
+                copy(self._arena.address + at, live.address + done, size)
+            else:
+                target = torch.frombuffer(self._arena.view[at : at + size], dtype=torch.uint8)
+                target.copy_(storage_bytes(live.storage, live.start + done, size))
+            if crc32:
+                crc = zlib.crc32(self._arena.view[at : at + size], crc)
+            done += size
+            if self.filled == BLOCK:
+                yield self.take()
+        return crc
+
+    def take(self) -> memoryview:
+        """The block that was being filled; the next one is begun."""
+        start = self._block * BLOCK
+        block = self._arena.view[start : start + self.filled]
+        self._block = (self._block + 1) % (DEPTH + 1)
+        self.filled = 0
+        return block
+
+    def _room(self, wanted: int) -> tuple[int, int]:
+        """Claim up to `wanted` bytes of the present block: their place in the arena and how many there are."""
+        size = min(wanted, BLOCK - self.filled)
+        at = self._block * BLOCK + self.filled
+        self.filled += size
+        return at, size
+
+
+def stream(trees: Mapping[str, object]) -> tuple[StreamedImage, ...]:
+    """Images of the trees as they are now; `{"model": …}` becomes `model.pt`. Copies no storage.
+
+    Raises `Refused` for a leaf that cannot be saved. The state must not change until the images are written.
+    """
+    return tuple(
+        StreamedImage(name=f"{name}.pt", skeleton=skeleton, lives=lives)
+        for name, (skeleton, lives) in freeze_all(trees).items()
+    )
