@@ -27,7 +27,7 @@ from milepost.engines.perform import Held
 from milepost.engines.ranks import Alone, World
 from milepost.engines.slots import Slot, ThreadSlot
 from milepost.engines.termination import TerminationWatch
-from milepost.engines.trainers import Trainer
+from milepost.engines.trainers import Snapshot, Trainer
 from milepost.journal.config import Config
 from milepost.journal.entries import Entry
 from milepost.journal.opening import Opened, open_attempt
@@ -87,6 +87,7 @@ class Journal:
         self._stager = Stager()
         self._progress = Progress(ambient=ambient)
         self._step = resumption.step
+        self._stepped = False
         self._closed = False
 
     @classmethod
@@ -132,7 +133,7 @@ class Journal:
             opened.close()
             raise
         _announce(resumption, disk.where(attempt.path), watch)
-        return cls(
+        journal = cls(
             config=config,
             attempt=attempt,
             disk=disk,
@@ -143,6 +144,12 @@ class Journal:
             watch=watch,
             ambient=ambient,
         )
+        try:
+            journal._warm()
+        except BaseException:
+            journal.close(outcome=Outcome.FAILED, detail="the state cannot be captured")
+            raise
+        return journal
 
     # --- the loop ---------------------------------------------------------------------------------------
 
@@ -169,6 +176,9 @@ class Journal:
         if self._told_to_stop(step):
             return self._stop(step)
         self._surface()
+        if not self._stepped:  # the first step is what gives most optimizers their state
+            self._stepped = True
+            self._warm()
         saved = self.config.save_every > 0 and step % self.config.save_every == 0
         if saved:
             self.save(step, reason=Reason.CADENCE)
@@ -245,9 +255,7 @@ class Journal:
 
     def _snapshot(self, background: bool) -> tuple[Held, Mode, str]:
         """The live state, copied into the arena where the loop may go on, else streamed while it waits."""
-        snapshot = self._trainer.capture(
-            FULL, clocks=self.state.updates.clocks, cursor_resume=self.config.data.cursor_resume
-        )
+        snapshot = self._capture()
         why = "it was asked to wait"
         if background:
             staged = self._stager.stage(snapshot.trees)
@@ -256,6 +264,16 @@ class Journal:
             staged.release()
             why = f"the snapshot is not proven to be apart from live state: {staged.proof.reason}"
         return Held(images=stream(snapshot.trees), release=lambda: None), Mode.SYNCHRONOUS, why
+
+    def _warm(self) -> None:
+        """Have the arena faulted in beside the first steps. A state that cannot be saved is refused here and now."""
+        if self.config.save_async and self.config.save_every > 0 and not self._slot.busy:
+            self._stager.prepare(self._capture().trees)
+
+    def _capture(self) -> Snapshot:
+        return self._trainer.capture(
+            FULL, clocks=self.state.updates.clocks, cursor_resume=self.config.data.cursor_resume
+        )
 
     def _save_lane(self, save: SaveId) -> Iterator[object]:
         """The loop for one save, then what its caller has to know."""

@@ -12,10 +12,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import torch
@@ -107,11 +110,18 @@ class Stager:
         self._plan = _Plan((), 0)
         self._released = threading.Event()
         self._released.set()
+        self._preparing: threading.Thread | None = None
 
     def prepare(self, trees: Mapping[str, object]) -> None:
-        """Allocate and fault in the arena for trees of this shape, so that the first `stage` is a mere copy."""
+        """Allocate and fault in the arena for trees of this shape, so that the first `stage` is a mere copy.
+
+        Done in a thread of its own, which `stage` waits for. Raises `Refused` as `stage` does.
+        """
+        self._join()
         self._check_free()
-        self._fit({name: skeleton for name, (skeleton, _) in freeze_all(trees).items()})
+        skeletons = {name: skeleton for name, (skeleton, _) in freeze_all(trees).items()}
+        self._preparing = threading.Thread(target=self._fit_aside, args=(skeletons,), name="milepost-arena")
+        self._preparing.start()
 
     def stage(self, trees: Mapping[str, object]) -> Staged:
         """Copy the trees into the arena; nothing that happens to them afterwards reaches the snapshot.
@@ -119,6 +129,7 @@ class Stager:
         `trees` maps physical names to state trees; `{"model": …}` becomes the image `model.pt`. Raises
         `Refused` for a leaf that cannot be saved, or while an earlier snapshot is not released.
         """
+        self._join()
         self._check_free()
         taken = freeze_all(trees)
         arena = self._fit({name: skeleton for name, (skeleton, _) in taken.items()})
@@ -137,6 +148,17 @@ class Stager:
             for name, at, layout in self._plan.files
         )
         return Staged(images=images, proof=prove(sources, arena=arena), release=self._released)
+
+    def _join(self) -> None:
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
+
+    def _fit_aside(self, skeletons: Mapping[str, Skeleton]) -> None:
+        if sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        with suppress(MemoryError, OSError):  # `stage` tries again, and raises it to somebody who listens
+            self._fit(skeletons)
 
     def _check_free(self) -> None:
         if not self._released.is_set():

@@ -1,0 +1,116 @@
+"""Each kind of record as a sentence for people. The table covers every kind; a test checks that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from milepost.transitions.emergency import EmergencyCovered, TerminationObserved
+from milepost.transitions.machine import Record
+from milepost.transitions.pointing import PointerAdvanced
+from milepost.transitions.run import RunEnded, RunOpened, RunResumed, SegmentOpened
+from milepost.transitions.saving import ComponentStored, SaveAbandoned, SaveOpened, SaveSealed
+from milepost.transitions.sweeping import DebrisCleared
+from milepost.transitions.updates import StepReported, UpdateAborted, UpdateApplied, UpdateOpened, UpdateSkipped
+from milepost.transitions.values import ResumeKind
+
+
+def sentence(record: Record) -> str:
+    """What the record promises, in words."""
+    return SENTENCES[type(record)](record)
+
+
+def step_of(record: Record) -> int | None:
+    """The step that the record speaks of, where it speaks of one."""
+    save = getattr(record, "save", None)
+    step: int | None = getattr(record, "step", None if save is None else save.step)
+    return step
+
+
+def size(count: int) -> str:
+    """Bytes for people: `1.5 MiB`."""
+    if count < 1024:
+        return f"{count} B"
+    scaled = count / 1024
+    for unit in ("KiB", "MiB", "GiB"):
+        if scaled < 1024:
+            return f"{scaled:.1f} {unit}"
+        scaled /= 1024
+    return f"{scaled:.1f} TiB"
+
+
+def _segment_opened(record: SegmentOpened) -> str:
+    closed = "; ".join(
+        f"segment {one.number} ends at byte {one.length} behind entry {one.seq}"
+        + (f", {size(one.left)} left behind" if one.left else "")
+        for one in record.closes
+    )
+    return f"segment {record.number} begins" + (f": {closed}" if closed else "")
+
+
+def _run_opened(record: RunOpened) -> str:
+    return f"epoch {record.epoch}: process {record.pid} on {record.host} owns the run (milepost {record.milepost})"
+
+
+def _run_resumed(record: RunResumed) -> str:
+    if record.resume is ResumeKind.FRESH:
+        text = "a fresh start"
+    else:
+        text = f"continues at step {record.step} from {record.source} ({record.resume.value})"
+    if record.passed_over:
+        text += "; passed over " + ", ".join(f"{one.name} ({one.reason})" for one in record.passed_over)
+    return text
+
+
+def _run_ended(record: RunEnded) -> str:
+    return f"ended by itself after step {record.step}: {record.outcome.value}" + _because(record.detail)
+
+
+def _step_reported(record: StepReported) -> str:
+    return f"step {record.step}: " + ", ".join(f"{one.name}={one.value}" for one in record.metrics)
+
+
+def _save_opened(record: SaveOpened) -> str:
+    plan = "everything" if len(record.plan) == 3 else ", ".join(part.value for part in record.plan)
+    return f"save {record.save} of {plan} begins, {record.reason.value} and {record.mode.value}" + _because(
+        record.why
+    )
+
+
+def _component_stored(record: ComponentStored) -> str:
+    total = sum(file.size for file in record.files)
+    names = ", ".join(file.path for file in record.files) or "no file"
+    return f"save {record.save}: {record.component.value} is durable in staging ({names}, {size(total)})"
+
+
+def _save_abandoned(record: SaveAbandoned) -> str:
+    return f"save {record.save} was given up, nothing of it is visible: {record.code}" + _because(record.detail)
+
+
+def _debris_cleared(record: DebrisCleared) -> str:
+    return f"staging was cleared of {', '.join(record.names)}" if record.names else "staging holds nothing old"
+
+
+def _because(detail: str) -> str:
+    return f" ({detail})" if detail else ""
+
+
+SENTENCES: Mapping[type, Callable[[Any], str]] = {
+    SegmentOpened: _segment_opened,
+    RunOpened: _run_opened,
+    RunResumed: _run_resumed,
+    RunEnded: _run_ended,
+    UpdateOpened: lambda r: f"step {r.step} begins (attempt {r.attempt})",
+    UpdateApplied: lambda r: f"attempt {r.attempt} was applied",
+    UpdateSkipped: lambda r: f"attempt {r.attempt} was skipped" + _because(r.why),
+    UpdateAborted: lambda r: f"attempt {r.attempt} was taken back" + _because(r.why),
+    StepReported: _step_reported,
+    SaveOpened: _save_opened,
+    ComponentStored: _component_stored,
+    SaveSealed: lambda r: f"{r.save.directory} is published, whole and durable (save {r.save})",
+    SaveAbandoned: _save_abandoned,
+    PointerAdvanced: lambda r: f"latest names {r.save.directory}",
+    DebrisCleared: _debris_cleared,
+    TerminationObserved: lambda r: f"told to stop at step {r.step}: {r.reason}" + _because(r.detail),
+    EmergencyCovered: lambda r: f"{r.save.directory} covers the stop at step {r.step}",
+}
