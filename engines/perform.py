@@ -7,13 +7,12 @@ enters an effect: it is held here under its save's id, and given back as soon as
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
 from milepost.engines.checkpoints import Checkpoints, GivenUp
 from milepost.engines.checkpoints.manifest import Manifest
-from milepost.engines.formats import Image
 from milepost.transitions.errors import MilepostError
 from milepost.transitions.machine import Command, Effect
 from milepost.transitions.pointing import AdvancePointer, ReportPointed
@@ -29,6 +28,9 @@ from milepost.transitions.saving import (
 )
 from milepost.transitions.sweeping import ClearDebris, ReportCleared
 from milepost.transitions.values import Component, SaveId, StoredComponent, Witness
+
+if TYPE_CHECKING:
+    from milepost.engines.formats import Image
 
 COMPONENT_OF: Mapping[str, Component] = {
     "model.pt": Component.MODEL,

@@ -9,12 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import orjson
 from attrs import fields, frozen
 
+from milepost.engines.checkpoints import Checkpoints
+from milepost.engines.checkpoints.local import LocalCheckpoints
 from milepost.engines.shapes import shape_of
+from milepost.journal.candidates import candidates_of
 from milepost.journal.reading import Place
 from milepost.journal.replay import replay
 from milepost.journal.timeline import Chronicle, Event, chronicle, state_at
@@ -24,9 +26,6 @@ from milepost.transitions.machine import State, initial
 from milepost.transitions.resuming import Candidate, Standing
 from milepost.transitions.saving import Save, SaveStage
 from milepost.transitions.values import FileDigest, SaveId, Witness, parse_iteration
-
-if TYPE_CHECKING:  # tensors are loaded only by the verbs that look at checkpoints
-    from milepost.engines.checkpoints import Checkpoints
 
 # --- checkpoints --------------------------------------------------------------------------------------
 
@@ -68,8 +67,6 @@ class Listing:
 
 def checkpoints_at(place: Place) -> Checkpoints:
     """The run's checkpoints, to be looked at only."""
-    from milepost.engines.checkpoints.local import LocalCheckpoints
-
     return LocalCheckpoints(disk=place.disk, root=place.checkpoints, fence=lambda: None)
 
 
@@ -99,8 +96,6 @@ def candidates_at(place: Place, state: State, *, there: frozenset[str]) -> tuple
 
     What came later is a live writer's next checkpoint, which the log that was read cannot know.
     """
-    from milepost.journal.restoring import candidates_of
-
     if place.disk.stat(place.checkpoints) is None:
         return tuple(
             Candidate(

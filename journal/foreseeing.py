@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from milepost.engines.checkpoints import Checkpoints
 from milepost.journal.forensics import candidates_at, checkpoints_at, events_of, names_at, unknown, witnesses_of
 from milepost.journal.reading import Place
 from milepost.journal.timeline import Epoch, Event, chronicle
@@ -21,9 +21,6 @@ from milepost.transitions.resuming import Candidate, choose
 from milepost.transitions.run import OpenRun
 from milepost.transitions.saving import ObserveSave, ReportAbsent, ReportFound
 from milepost.transitions.values import PassedOver, SaveId
-
-if TYPE_CHECKING:  # it loads torch; only the verbs that look at checkpoints do
-    from milepost.engines.checkpoints import Checkpoints
 
 
 class Start(Enum):

@@ -17,7 +17,7 @@ from milepost import __version__
 from milepost.engines.ambient import Ambient
 from milepost.engines.attempts import Attempt, make_directories
 from milepost.engines.checkpoints.local import LocalCheckpoints
-from milepost.engines.disks import Disk
+from milepost.engines.disks import Disk, Lock
 from milepost.engines.logs import Appender, Log
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.perform import Engines
@@ -71,7 +71,7 @@ def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambie
             raise Busy(_who(log, disk.where(attempt.path))) from None
         except OSError as error:
             raise _unusable(disk, attempt, error) from error
-        undo.callback(lock.release)
+        undo.callback(_release, lock, disk.where(attempt.path))
         try:
             appender = log.claim()
             undo.callback(appender.close)
@@ -124,6 +124,16 @@ def _fold(log: Log, appender: Appender, checkpoints: LocalCheckpoints, cache: Fo
     except Corrupt:
         _require_unfenced(appender)
         raise
+
+
+def _release(lock: Lock, where: str) -> None:
+    try:
+        lock.release()
+    except OSError as error:
+        raise Unavailable(
+            f"the lock of {where} was not given back: {error}. Everything that was acknowledged is safe, and the lock "
+            "ends with this process"
+        ) from error
 
 
 def _require_unfenced(appender: Appender) -> None:

@@ -17,11 +17,12 @@ from milepost.engines.checkpoints.source import CheckpointSource, open_file
 from milepost.engines.disks import Disk
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.trainers import Restored, RestoreSource, Trainer
+from milepost.journal.candidates import candidates_of
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
 from milepost.transitions.errors import Corrupt, NotResumable
 from milepost.transitions.machine import State
-from milepost.transitions.resuming import Candidate, Standing, choose, passed_for, require_not_behind
+from milepost.transitions.resuming import Candidate, choose, passed_for, require_not_behind
 from milepost.transitions.run import AdoptResume
 from milepost.transitions.values import FULL, Clocks, PassedOver, ResumeKind, SaveId, parse_iteration
 
@@ -132,23 +133,6 @@ class Restoring:
         return LocalDisk(above), name
 
 
-def candidates_of(state: State, checkpoints: Checkpoints) -> tuple[Candidate, ...]:
-    """Every checkpoint that the journal sealed, and every name beside them that it does not know."""
-    seen = {one.name: one for one in checkpoints.published()}
-    sealed = {save.id.directory: save for save in state.saving.sealed.values()}
-    found = []
-    for name in sorted(seen.keys() | sealed.keys()):
-        save = sealed.get(name)
-        if save is None:
-            detail = seen[name].problem or "the journal has no record of it"
-            found.append(Candidate(name=name, step=_step(name), standing=Standing.UNRECORDED, detail=detail))
-            continue
-        problem = checkpoints.examine(save) if name in seen else "the directory is gone"
-        standing = Standing.DAMAGED if problem else Standing.SOUND
-        found.append(Candidate(name=name, step=save.id.step, standing=standing, save=save.id, detail=problem))
-    return tuple(found)
-
-
 def read_manifest(disk: Disk, path: str) -> Manifest:
     """The manifest of a checkpoint directory, wherever it lies."""
     where = disk.where(path)
@@ -162,12 +146,6 @@ def read_manifest(disk: Disk, path: str) -> Manifest:
     except OSError as error:
         raise Corrupt(f"{where}/{MANIFEST} cannot be read: {error}") from error
     return decode(data, where=f"{where}/{MANIFEST}")
-
-
-def _step(name: str) -> int:
-    step = parse_iteration(name)
-    assert step is not None, name
-    return step
 
 
 def _fresh(passed_over: tuple[PassedOver, ...]) -> AdoptResume:

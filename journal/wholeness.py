@@ -19,9 +19,9 @@ from attrs import frozen
 from typing_extensions import Buffer
 
 from milepost.engines.checkpoints.manifest import LIMIT_BYTES, MANIFEST, Manifest, decode, digest_of
+from milepost.engines.digests import Algorithm, Digester
+from milepost.engines.digests import digest_of as digest_of_source
 from milepost.engines.disks import Disk, Source
-from milepost.engines.formats import Algorithm, Digester
-from milepost.engines.formats import digest_of as digest_of_source
 from milepost.journal import findings as rows
 from milepost.journal.findings import Finding, finding
 from milepost.transitions.errors import Corrupt, NewerVersion

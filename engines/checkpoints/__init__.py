@@ -12,15 +12,17 @@ implementation keeps:
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import frozen
 
 from milepost.engines.checkpoints.manifest import Manifest
-from milepost.engines.formats import Image
 from milepost.transitions.errors import MilepostError, Unavailable
 from milepost.transitions.saving import Save
 from milepost.transitions.values import FileDigest, SaveId, Witness
+
+if TYPE_CHECKING:  # who only looks at checkpoints does without tensors
+    from milepost.engines.formats import Image
 
 __all__ = ["Checkpoints", "Found", "GivenUp", "Manifest", "Published", "Uncertain"]
 

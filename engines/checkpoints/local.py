@@ -15,16 +15,20 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from milepost.engines.checkpoints import Found, GivenUp, Published, Uncertain
 from milepost.engines.checkpoints.manifest import LIMIT_BYTES, MANIFEST, Manifest, decode, digest_of, encode
+from milepost.engines.digests import Algorithm
 from milepost.engines.disks import Disk, write_all
-from milepost.engines.formats import Algorithm, Image, write_image
 from milepost.transitions.errors import Corrupt, Unavailable
 from milepost.transitions.saving import Save
 from milepost.transitions.values import FileDigest, SaveId, Witness, parse_iteration
+
+if TYPE_CHECKING:
+    from milepost.engines.formats import Image
 
 POINTER = "latest_checkpoint.txt"
 STAGING = ".staging"
@@ -70,6 +74,8 @@ class LocalCheckpoints:
         self.fence()
 
     def put(self, save: SaveId, image: Image) -> FileDigest:
+        from milepost.engines.formats import write_image  # who only looks does without tensors
+
         path = f"{self._of(save)}/{image.name}"
         with _given_up(f"writing {image.name}"):
             written = write_image(self.disk, path, image, algorithm=self.algorithm, crc32=self.crc32)

@@ -15,8 +15,8 @@ import orjson
 from attrs import frozen
 from blake3 import blake3
 
-from milepost.transitions.errors import Corrupt, NewerVersion
 from milepost.engines.shapes import Mismatch, object_of
+from milepost.transitions.errors import Corrupt, NewerVersion
 from milepost.transitions.values import FileDigest, Plan, SaveId, StoredComponent, Witness
 
 MANIFEST = ".posttrain-manifest.json"

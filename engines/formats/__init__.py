@@ -9,7 +9,7 @@
 4. Names become durable elsewhere: a written file is synced, its directory is the caller's.
 """
 
-from milepost.engines.formats.digests import Algorithm, Digester, digest_of
+from milepost.engines.digests import Algorithm, Digester, digest_of
 from milepost.engines.formats.images import Image
 from milepost.engines.formats.proof import Proof, Proven, Unproven
 from milepost.engines.formats.reading import read_pt

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from milepost.engines.formats.archive import corrupt
-from milepost.engines.formats.memory import flags_of, set_flags, storage_bytes
+from milepost.engines.formats.tensors import flags_of, set_flags, storage_bytes
 from milepost.engines.formats.unpickling import StorageRef, TensorRef
 
 _Pairs = list[tuple[TensorRef, object]]

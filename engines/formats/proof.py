@@ -14,8 +14,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-from milepost.engines.formats.memory import Arena
 from milepost.engines.formats.skeleton import Live
+from milepost.engines.memory import Arena
 
 _MAPS = Path("/proc/self/maps")
 

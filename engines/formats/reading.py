@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from milepost.engines.digests import Digester
 from milepost.engines.disks import Source
 from milepost.engines.formats.archive import Record, corrupt, find_records, read_exactly
-from milepost.engines.formats.digests import Digester
-from milepost.engines.formats.memory import BLOCK
 from milepost.engines.formats.placing import Placing
 from milepost.engines.formats.unpickling import unpickle
+from milepost.engines.memory import BLOCK
 from milepost.transitions.errors import Corrupt
 
 _THREADS = 2

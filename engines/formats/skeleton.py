@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import torch
 from attrs import define, frozen
 
-from milepost.engines.formats.memory import flags_of
+from milepost.engines.formats.tensors import flags_of
 from milepost.transitions.errors import Refused
 
 Path: TypeAlias = "tuple[Path | None, object]"

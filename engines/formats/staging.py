@@ -25,9 +25,10 @@ import torch
 from attrs import field, frozen
 
 from milepost.engines.formats.layout import Layout, lay_out, tail
-from milepost.engines.formats.memory import BLOCK, PAGE, Arena, copy, round_up, storage_bytes
 from milepost.engines.formats.proof import Proof, prove
 from milepost.engines.formats.skeleton import Live, Skeleton, freeze_all
+from milepost.engines.formats.tensors import storage_bytes
+from milepost.engines.memory import BLOCK, PAGE, Arena, copy, round_up
 from milepost.transitions.errors import Refused
 
 PIECE = 8 << 20

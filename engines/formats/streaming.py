@@ -15,9 +15,10 @@ import torch
 from attrs import field, frozen
 
 from milepost.engines.formats.layout import Layout, lay_out, tail
-from milepost.engines.formats.memory import BLOCK, Arena, copy, storage_bytes
-from milepost.engines.formats.relay import DEPTH
 from milepost.engines.formats.skeleton import Live, Skeleton, freeze_all
+from milepost.engines.formats.tensors import storage_bytes
+from milepost.engines.memory import BLOCK, Arena, copy
+from milepost.engines.relay import DEPTH
 
 
 @frozen(eq=False)

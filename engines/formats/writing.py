@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from milepost.engines.digests import Algorithm, Digester
 from milepost.engines.disks import Disk, write_all
-from milepost.engines.formats.digests import Algorithm, Digester
 from milepost.engines.formats.images import Image
-from milepost.engines.formats.relay import Relay
+from milepost.engines.relay import Relay
 
 
 @frozen(kw_only=True)

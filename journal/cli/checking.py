@@ -9,8 +9,10 @@ from contextlib import contextmanager
 import click
 
 from milepost.journal.cli.rendering import open_run, print_json, run_argument
+from milepost.journal.findings import Severity
 from milepost.journal.forensics import replayed
 from milepost.journal.sentences import size
+from milepost.journal.verifying import verify as verify_run
 
 
 @click.command()
@@ -33,9 +35,6 @@ def verify(ctx: click.Context, run: str, *, quick: bool, as_json: bool) -> None:
          "note", "place": path, "offset": bytes | null, "expected", "found",
          "action"}]}
     """
-    from milepost.journal.findings import Severity
-    from milepost.journal.verifying import verify as verify_run
-
     place = open_run(run)
     with _progress() as advance:
         found = verify_run(place, quick=quick, advance=advance)

@@ -10,7 +10,7 @@ import torch
 
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.formats import Image, Written, read_pt, write_image
-from milepost.engines.formats.memory import storage_bytes
+from milepost.engines.formats.tensors import storage_bytes
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from milepost.engines.formats import Image, Proven, Stager, Unproven, stream
-from milepost.engines.formats.memory import BLOCK, PAGE
+from milepost.engines.memory import BLOCK, PAGE
 from milepost.transitions.errors import Refused
 from tests.formats.samples import assert_same, filled, odd_tree, read, written
 

@@ -12,8 +12,8 @@ import blake3
 from typing_extensions import Buffer
 
 from milepost.engines.disks import Source
-from milepost.engines.formats.memory import BLOCK, Arena
-from milepost.engines.formats.relay import DEPTH, Relay
+from milepost.engines.memory import BLOCK, Arena
+from milepost.engines.relay import DEPTH, Relay
 
 Algorithm = Literal["blake3", "sha256"]
 

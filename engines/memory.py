@@ -14,7 +14,6 @@ import ctypes
 import mmap
 
 import numpy as np
-import torch
 
 PAGE = mmap.PAGESIZE
 BLOCK = 4 << 20
@@ -36,16 +35,6 @@ class Arena:
         self.view = memoryview(memory)
 
 
-def flags_of(tensor: torch.Tensor) -> dict[str, bool]:
-    """The lazy flags of a tensor that are set: `conj`, `neg`."""
-    flags: dict[str, bool] = torch._utils.get_tensor_metadata(tensor)  # type: ignore[no-untyped-call]
-    return flags
-
-
-def set_flags(tensor: torch.Tensor, flags: dict[str, bool]) -> None:
-    torch._utils.set_tensor_metadata(tensor, flags)  # type: ignore[no-untyped-call]
-
-
 def round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
@@ -64,9 +53,3 @@ _copy_held = _memmove(ctypes.PyDLL(None))
 def copy(target: int, source: int, size: int) -> None:
     """Copy `size` bytes between two addresses of this process."""
     (_copy_held if size <= _SMALL else _copy_released)(target, source, size)
-
-
-def storage_bytes(storage: torch.UntypedStorage, start: int, size: int) -> torch.Tensor:
-    """`size` bytes of a storage from byte `start` as a uint8 tensor on the storage's device, sharing it."""
-    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    return empty.set_(storage, start, (size,), (1,))

@@ -1,0 +1,21 @@
+"""What torch keeps beside a tensor's bytes, and its bytes as such."""
+
+from __future__ import annotations
+
+import torch
+
+
+def flags_of(tensor: torch.Tensor) -> dict[str, bool]:
+    """The lazy flags of a tensor that are set: `conj`, `neg`."""
+    flags: dict[str, bool] = torch._utils.get_tensor_metadata(tensor)  # type: ignore[no-untyped-call]
+    return flags
+
+
+def set_flags(tensor: torch.Tensor, flags: dict[str, bool]) -> None:
+    torch._utils.set_tensor_metadata(tensor, flags)  # type: ignore[no-untyped-call]
+
+
+def storage_bytes(storage: torch.UntypedStorage, start: int, size: int) -> torch.Tensor:
+    """`size` bytes of a storage from byte `start` as a uint8 tensor on the storage's device, sharing it."""
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage, start, (size,), (1,))
