@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
@@ -245,9 +246,10 @@ class Journal:
         assert isinstance(opened[0], SaveOpened)
         save = opened[0].save
         self._opened.engines.held[save] = held
-        self._slot.start(self._save_lane(save))
-        if mode is Mode.SYNCHRONOUS:
-            self._slot.join()
+        if mode is Mode.ASYNCHRONOUS:
+            self._slot.start(self._save_lane(save))
+        else:
+            deque(self._save_lane(save), maxlen=0)
 
     def finalize(self) -> None:
         """Join the save in flight; raise what it ran into."""

@@ -1,0 +1,1 @@
+../journal/demo/char_lm.py
