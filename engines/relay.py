@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from queue import Queue
@@ -23,10 +21,10 @@ Follow = Callable[[memoryview], object]
 
 
 class Relay:
-    """`followers` maps a thread's name to what it does with each block; `niceness` is added to each thread's."""
+    """`followers` maps a thread's name to what it does with each block. Threads are as nice as who starts them."""
 
-    def __init__(self, followers: Mapping[str, Follow], *, niceness: int = 0) -> None:
-        self._followers = [_Follower(name, follow, niceness) for name, follow in followers.items()]
+    def __init__(self, followers: Mapping[str, Follow]) -> None:
+        self._followers = [_Follower(name, follow) for name, follow in followers.items()]
 
     def put(self, block: memoryview) -> None:
         """Hand a block to every follower, waiting while too many are under way."""
@@ -56,17 +54,14 @@ class Relay:
 
 
 class _Follower(threading.Thread):
-    def __init__(self, name: str, follow: Follow, niceness: int) -> None:
+    def __init__(self, name: str, follow: Follow) -> None:
         super().__init__(name=name, daemon=True)
         self.blocks: Queue[memoryview | None] = Queue(DEPTH - 1)  # and one more in hand
         self.error: BaseException | None = None
         self._follow = follow
-        self._niceness = niceness
 
     def run(self) -> None:
         try:
-            if self._niceness and sys.platform == "linux":  # elsewhere it would be the whole process
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
             while (block := self.blocks.get()) is not None:
                 self._follow(block)
         except BaseException as error:  # noqa: BLE001 - raised by the thread that put the block

@@ -6,15 +6,12 @@ runs is a lane: an iterator over the loop for one save. Tests step it; a live ru
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Protocol
 
-NICENESS = 10
-"""The writer yields to the training loop wherever both want a core."""
+from milepost.engines.niceness import be_nicer
 
 
 class Slot(Protocol):
@@ -59,8 +56,7 @@ class ThreadSlot:
             raise failure
 
     def _drain(self, lane: Iterator[object]) -> None:
-        with suppress(OSError):  # a system that refuses is merely less polite
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        be_nicer()
         try:
             deque(lane, maxlen=0)
         except BaseException as failure:  # noqa: BLE001 - it is raised where the slot is joined

@@ -56,7 +56,7 @@ class LocalCheckpoints:
         """Make the directories that every save needs, durably. The run's own directory is there."""
         parent = self.root.rpartition("/")[0]
         for path, above in ((self.root, parent), (self._staging, self.root)):
-            if self.disk.stat(path) is None:
+            with suppress(FileExistsError):  # mostly; or another start was faster
                 self.disk.mkdir(path)
             self.disk.sync_dir(above)
 

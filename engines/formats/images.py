@@ -19,11 +19,6 @@ class Image(Protocol):
         """Bytes in the file."""
         ...
 
-    @property
-    def niceness(self) -> int:
-        """How much nicer the threads that write it should be: 0 where the caller waits for them."""
-        ...
-
     def blocks(self, *, crc32: bool = False) -> Iterator[memoryview]:
         """The file in order: blocks of `BLOCK` bytes, page-aligned in memory and in the file; the last may be odd.
 

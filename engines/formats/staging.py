@@ -12,8 +12,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import zlib
 from collections import deque
@@ -22,17 +20,17 @@ from contextlib import suppress
 from functools import cached_property
 
 import torch
-from attrs import field, frozen
+from attrs import frozen
 
 from milepost.engines.formats.layout import Layout, lay_out, tail
 from milepost.engines.formats.proof import Proof, prove
 from milepost.engines.formats.skeleton import Live, Skeleton, freeze_all
 from milepost.engines.formats.tensors import storage_bytes
 from milepost.engines.memory import BLOCK, PAGE, Arena, copy, round_up
+from milepost.engines.niceness import be_nicer
 from milepost.transitions.errors import Refused
 
 PIECE = 8 << 20
-NICENESS = 10
 
 
 @frozen
@@ -56,7 +54,6 @@ class StagedImage:
     _layout: Layout
     _memory: memoryview
     _release: threading.Event
-    niceness: int = field(default=NICENESS, init=False)
 
     @cached_property
     def _pickled(self) -> bytes:
@@ -156,8 +153,7 @@ class Stager:
             self._preparing = None
 
     def _fit_aside(self, skeletons: Mapping[str, Skeleton]) -> None:
-        if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        be_nicer()
         with suppress(MemoryError, OSError):  # `stage` tries again, and raises it to somebody who listens
             self._fit(skeletons)
 

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import torch
-from attrs import field, frozen
+from attrs import frozen
 
 from milepost.engines.formats.layout import Layout, lay_out, tail
 from milepost.engines.formats.skeleton import Live, Skeleton, freeze_all
@@ -28,7 +28,6 @@ class StreamedImage:
     name: str
     _skeleton: Skeleton
     _lives: tuple[Live, ...]
-    niceness: int = field(default=0, init=False)
 
     @cached_property
     def _layout(self) -> Layout:

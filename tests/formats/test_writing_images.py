@@ -16,6 +16,7 @@ from typing_extensions import Buffer
 from milepost.engines.disks import Sink
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.formats import Image, Stager, digest_of, stream, write_image
+from milepost.engines.niceness import be_nicer
 from tests.formats.samples import assert_same, filled, read, written
 
 
@@ -109,12 +110,20 @@ def test_an_error_of_the_disk_is_raised_here(verb: str, number: int, side: int, 
     assert threading.active_count() == before
 
 
-def test_only_the_threads_of_a_staged_save_are_niced(tmp_path: Path) -> None:
+def test_the_threads_that_write_are_as_nice_as_who_asked(tmp_path: Path) -> None:
     mine = os.getpriority(os.PRIO_PROCESS, 0)
-    for name, image, expected in zip("ab", _images(), (min(mine + 10, 19), mine), strict=True):
-        disk = _Disk(tmp_path)
-        write_image(disk, name, image)
-        assert (disk.sink.thread, disk.sink.niceness) == ("milepost-write", expected)
+    disk = _Disk(tmp_path)
+    write_image(disk, "hurried", _images()[0])
+    assert (disk.sink.thread, disk.sink.niceness) == ("milepost-write", mine)
+
+    def politely() -> None:
+        be_nicer(by=2)
+        write_image(disk, "polite", _images()[0])
+
+    thread = threading.Thread(target=politely)
+    thread.start()
+    thread.join()
+    assert (disk.sink.thread, disk.sink.niceness) == ("milepost-write", min(mine + 2, 19))
     assert os.getpriority(os.PRIO_PROCESS, 0) == mine
 
 
