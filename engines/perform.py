@@ -43,9 +43,10 @@ COMPONENT_OF: Mapping[str, Component] = {
 
 @frozen(kw_only=True)
 class Held:
-    """A snapshot that waits to be written, and how to give its memory back."""
+    """A snapshot that waits to be written: how to take it, and how to give its memory back."""
 
     images: tuple[Image, ...]
+    fill: Callable[[], None]
     release: Callable[[], None]
 
 
@@ -71,7 +72,7 @@ class Engines:
     def _store(self, effect: StorePayload, witness: Witness) -> Command:
         held = self.held.pop(effect.save)
         try:
-            self.checkpoints.stage(effect.save, size=sum(image.size for image in held.images))
+            self.checkpoints.stage(effect.save, size=sum(image.room for image in held.images))
             stored = [(image.name, self.checkpoints.put(effect.save, image)) for image in held.images]
         except MilepostError:
             raise

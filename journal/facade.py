@@ -248,6 +248,7 @@ class Journal:
         self._opened.engines.held[save] = held
         if mode is Mode.ASYNCHRONOUS:
             self._slot.start(self._save_lane(save))
+            held.fill()  # the writer follows close behind
         else:
             deque(self._save_lane(save), maxlen=0)
 
@@ -260,12 +261,13 @@ class Journal:
         snapshot = self._capture()
         why = "it was asked to wait"
         if background:
-            staged = self._stager.stage(snapshot.trees)
+            staged = self._stager.begin(snapshot.trees)
             if isinstance(staged.proof, Proven):
-                return Held(images=staged.images, release=staged.release), Mode.ASYNCHRONOUS, ""
+                held = Held(images=staged.images, fill=staged.fill, release=staged.release)
+                return held, Mode.ASYNCHRONOUS, ""
             staged.release()
             why = f"the snapshot is not proven to be apart from live state: {staged.proof.reason}"
-        return Held(images=stream(snapshot.trees), release=lambda: None), Mode.SYNCHRONOUS, why
+        return Held(images=stream(snapshot.trees), fill=_nothing, release=_nothing), Mode.SYNCHRONOUS, why
 
     def _warm(self) -> None:
         """Have the arena faulted in beside the first steps. A state that cannot be saved is refused here and now."""
@@ -370,6 +372,10 @@ class Journal:
             self.close(outcome=Outcome.FAILED, detail=f"{type(failure).__name__}: {failure}"[:500])
         except MilepostError as second:  # the first failure is the one to report
             log.warning("closing the journal failed as well: %s", second)
+
+
+def _nothing() -> None:
+    """What there is to do for a snapshot that is read while the loop waits."""
 
 
 def _require_one_process(environ: Mapping[str, str]) -> None:

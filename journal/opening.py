@@ -131,8 +131,8 @@ def _release(lock: Lock, where: str) -> None:
         lock.release()
     except OSError as error:
         raise Unavailable(
-            f"the lock of {where} was not given back: {error}. Everything that was acknowledged is safe, and the lock "
-            "ends with this process"
+            f"the lock of {where} was not given back: {error}. Everything that was acknowledged is safe, and the "
+            "lock ends with this process"
         ) from error
 
 

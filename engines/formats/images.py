@@ -15,8 +15,8 @@ class Image(Protocol):
         ...
 
     @property
-    def size(self) -> int:
-        """Bytes in the file."""
+    def room(self) -> int:
+        """Bytes to have free before it is written: those of its tensors, and an estimate of what names them."""
         ...
 
     def blocks(self, *, crc32: bool = False) -> Iterator[memoryview]:

@@ -72,6 +72,11 @@ class Layout:
     def sizes(self) -> tuple[int, ...]:
         return tuple(slot.size for slot in self.slots)
 
+    @property
+    def room(self) -> int:
+        """Bytes of a whole file, a little more rather than less: its tail is not known before it is pickled."""
+        return self.end + 1024 * (len(self.slots) + 64)
+
 
 def payload_start(at: int, name_size: int, size: int) -> int:
     """Where torch's writer puts the payload of a record whose local header is at `at`."""

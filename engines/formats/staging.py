@@ -5,7 +5,9 @@
    the old arena before the next is allocated.
 3. Copying is the caller's stall: 8 MiB pieces from one queue, taken by two threads. torch's own parallel
    `copy_` waits at a barrier for each tensor and collapses when a core is busy.
-4. A snapshot says whether it is proven: the arena is private memory of ours, so it shares nothing with live
+4. Who writes the files may begin before the copy is done: pieces are taken in the order of the files, and a block
+   is given out once all of it is there.
+5. A snapshot says whether it is proven: the arena is private memory of ours, so it shares nothing with live
    state unless a source lies in the arena, or in memory that somebody else can change while it is copied.
    What is proven are address ranges, never the identity of tensors or storages.
 """
@@ -14,10 +16,8 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 
 import torch
 from attrs import frozen
@@ -45,6 +45,73 @@ class _Plan:
         return tuple((name, layout.sizes) for name, _, layout in self.files)
 
 
+class _Filling:
+    """The copy of a snapshot into the arena, and how far it has come.
+
+    Pieces are `(offset in the arena, address of the source, bytes)` by rising offset; devices are copied last. The
+    sources are kept alive until then: part of a snapshot may be made for it and belong to nobody else.
+    """
+
+    def __init__(self, arena: Arena, sources: Sequence[Live], offsets: Sequence[int]) -> None:
+        self._arena = arena
+        self._sources = sources
+        self._pieces, self._devices = _pieces(sources, offsets)
+        self._queue = iter(enumerate(self._pieces))  # its next() is atomic
+        self._copied = bytearray(len(self._pieces))
+        self._first_missing = 0
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._ready = 0
+
+    def run(self) -> None:
+        """Copy everything, by two threads of which the caller is one, then from devices."""
+        helper = threading.Thread(target=self._drain, name="milepost-stage")
+        helper.start()
+        self._drain()
+        helper.join()
+        try:
+            for live, offset in self._devices:
+                target = torch.frombuffer(self._arena.view[offset : offset + live.size], dtype=torch.uint8)
+                target.copy_(storage_bytes(live.storage, live.start, live.size))
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self._sources = ()
+        with self._changed:
+            self._ready = self._arena.size
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """There will be no snapshot: whoever waits for it is told so."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def wait(self, end: int) -> None:
+        """Until every byte of the arena before `end` is the snapshot's."""
+        if self._ready >= end:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready >= end or self._error is not None)
+            if self._error is not None:
+                raise self._error
+
+    def _drain(self) -> None:
+        for index, (offset, source, size) in self._queue:
+            copy(self._arena.address + offset, source, size)
+            self._done(index)
+
+    def _done(self, index: int) -> None:
+        with self._changed:
+            self._copied[index] = True
+            while self._first_missing < len(self._pieces) and self._copied[self._first_missing]:
+                self._first_missing += 1
+            if self._devices or self._first_missing == len(self._pieces):
+                return  # `run` says when everything is there
+            self._ready = self._pieces[self._first_missing][0]
+            self._changed.notify_all()
+
+
 @frozen(eq=False)
 class StagedImage:
     """One file of a staged snapshot, in the arena. Pickling the skeleton is left to whoever writes it."""
@@ -52,39 +119,40 @@ class StagedImage:
     name: str
     _skeleton: Skeleton
     _layout: Layout
-    _memory: memoryview
+    _arena: Arena
+    _at: int
+    _filling: _Filling
     _release: threading.Event
 
-    @cached_property
-    def _pickled(self) -> bytes:
-        return self._skeleton.pickled()
-
-    @cached_property
-    def size(self) -> int:
-        return self._layout.end + len(self._tail([0] * len(self._layout.slots)))
+    @property
+    def room(self) -> int:
+        return self._layout.room
 
     def blocks(self, *, crc32: bool = False) -> Iterator[memoryview]:
         """See `Image`. `Refused` once the snapshot was released: the arena may hold another by then."""
         if self._release.is_set():
             raise Refused(f"{self.name}: this snapshot was released; stage the state again")
+        memory = self._arena.view[self._at : self._at + self._layout.end]
         done, crcs = 0, []
         for slot in self._layout.slots:
-            payload = self._memory[slot.start : slot.start + slot.size]
-            crcs.append(zlib.crc32(payload) if crc32 else 0)
-            self._memory[slot.start + slot.size : slot.end] = slot.descriptor(crcs[-1])
+            crcs.append(self._crc32(memory[slot.start : slot.start + slot.size], slot.end) if crc32 else 0)
+            memory[slot.start + slot.size : slot.end] = slot.descriptor(crcs[-1])
             while slot.end - done >= BLOCK:
-                yield self._memory[done : done + BLOCK]
+                self._filling.wait(self._at + done + BLOCK)
+                yield memory[done : done + BLOCK]
                 done += BLOCK
+        self._filling.wait(self._at + self._layout.end)
         rest = self._layout.end - done
-        last = self._tail(crcs)
+        last = tail(self._layout, pickled=self._skeleton.pickled(), crcs=crcs)
         closing = Arena(rest + len(last)).view[: rest + len(last)]
-        closing[:rest] = self._memory[done : self._layout.end]
+        closing[:rest] = memory[done:]
         closing[rest:] = last
         for start in range(0, len(closing), BLOCK):
             yield closing[start : start + BLOCK]
 
-    def _tail(self, crcs: Sequence[int]) -> bytes:
-        return tail(self._layout, pickled=self._pickled, crcs=crcs)
+    def _crc32(self, payload: memoryview, end: int) -> int:
+        self._filling.wait(self._at + end)
+        return zlib.crc32(payload)
 
 
 @frozen(eq=False)
@@ -93,10 +161,16 @@ class Staged:
 
     images: tuple[StagedImage, ...]
     proof: Proof
+    _filling: _Filling
     _release: threading.Event
+
+    def fill(self) -> None:
+        """Copy the state, once. When this returns, nothing that happens to the state reaches the snapshot."""
+        self._filling.run()
 
     def release(self) -> None:
         """Give the arena back to the stager, from any thread. Releasing twice is harmless."""
+        self._filling.fail(Refused("this snapshot was released before it was taken"))
         self._release.set()
 
 
@@ -122,7 +196,13 @@ class Stager:
         self._preparing.start()
 
     def stage(self, trees: Mapping[str, object]) -> Staged:
-        """Copy the trees into the arena; nothing that happens to them afterwards reaches the snapshot.
+        """A snapshot of the trees, taken: `begin`, then `Staged.fill`."""
+        staged = self.begin(trees)
+        staged.fill()
+        return staged
+
+    def begin(self, trees: Mapping[str, object]) -> Staged:
+        """Lay out a snapshot of the trees and prove it. All but tensors is frozen here; `fill` copies those.
 
         `trees` maps physical names to state trees; `{"model": …}` becomes the image `model.pt`. Raises
         `Refused` for a leaf that cannot be saved, or while an earlier snapshot is not released.
@@ -133,19 +213,21 @@ class Stager:
         arena = self._fit({name: skeleton for name, (skeleton, _) in taken.items()})
         sources = [live for _, lives in taken.values() for live in lives]
         offsets = [at + slot.start for _, at, layout in self._plan.files for slot in layout.slots]
-        _copy_all(sources, offsets, arena)
+        filling = _Filling(arena, sources, offsets)
         self._released = threading.Event()
         images = tuple(
             StagedImage(
                 name=f"{name}.pt",
                 skeleton=taken[name][0],
                 layout=layout,
-                memory=arena.view[at : at + layout.end],
+                arena=arena,
+                at=at,
+                filling=filling,
                 release=self._released,
             )
             for name, at, layout in self._plan.files
         )
-        return Staged(images=images, proof=prove(sources, arena=arena), release=self._released)
+        return Staged(images=images, proof=prove(sources, arena=arena), filling=filling, release=self._released)
 
     def _join(self) -> None:
         if self._preparing is not None:
@@ -183,30 +265,15 @@ def _planned(skeletons: Mapping[str, Skeleton]) -> _Plan:
     return _Plan(tuple(files), at)
 
 
-def _copy_all(sources: Sequence[Live], offsets: Sequence[int], arena: Arena) -> None:
-    """Copy each source to its offset: host memory by two threads of which the caller is one, then devices."""
-    pieces: deque[tuple[int, int, int]] = deque()
-    devices = []
+def _pieces(
+    sources: Sequence[Live], offsets: Sequence[int]
+) -> tuple[list[tuple[int, int, int]], list[tuple[Live, int]]]:
+    """What is copied where: host memory in pieces, and what lies on devices."""
+    pieces, devices = [], []
     for live, offset in zip(sources, offsets, strict=True):
         if live.address is None:
             devices.append((live, offset))
             continue
         for done in range(0, live.size, PIECE):
-            size = min(PIECE, live.size - done)
-            pieces.append((arena.address + offset + done, live.address + done, size))
-    helper = threading.Thread(target=_drain, args=(pieces,), name="milepost-stage")
-    helper.start()
-    _drain(pieces)
-    helper.join()
-    for live, offset in devices:
-        target = torch.frombuffer(arena.view[offset : offset + live.size], dtype=torch.uint8)
-        target.copy_(storage_bytes(live.storage, live.start, live.size))
-
-
-def _drain(pieces: deque[tuple[int, int, int]]) -> None:
-    while True:
-        try:
-            target, source, size = pieces.popleft()
-        except IndexError:
-            return
-        copy(target, source, size)
+            pieces.append((offset + done, live.address + done, min(PIECE, live.size - done)))
+    return pieces, devices

@@ -8,7 +8,7 @@ being written.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from functools import cached_property
 
 import torch
@@ -33,28 +33,21 @@ class StreamedImage:
     def _layout(self) -> Layout:
         return lay_out(self._skeleton.sizes)
 
-    @cached_property
-    def _pickled(self) -> bytes:
-        return self._skeleton.pickled()
-
-    @cached_property
-    def size(self) -> int:
-        return self._layout.end + len(self._tail([0] * len(self._lives)))
+    @property
+    def room(self) -> int:
+        return self._layout.room
 
     def blocks(self, *, crc32: bool = False) -> Iterator[memoryview]:
         """See `Image`."""
-        ring = _Ring(self.size)
+        ring = _Ring(self.room)
         crcs = []
         for slot, live in zip(self._layout.slots, self._lives, strict=True):
             yield from ring.put(slot.header)
             crcs.append((yield from ring.put_live(live, crc32=crc32)))
             yield from ring.put(slot.descriptor(crcs[-1]))
-        yield from ring.put(self._tail(crcs))
+        yield from ring.put(tail(self._layout, pickled=self._skeleton.pickled(), crcs=crcs))
         if ring.filled:
             yield ring.take()
-
-    def _tail(self, crcs: Sequence[int]) -> bytes:
-        return tail(self._layout, pickled=self._pickled, crcs=crcs)
 
 
 class _Ring:
