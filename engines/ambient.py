@@ -57,5 +57,5 @@ class SystemAmbient:
 
 
 def timestamp(now: datetime) -> str:
-    """`2026-11-29T16:09:04.123456Z`."""
-    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    """`2026-11-29T16:09:04.123456Z`, of an aware time."""
+    return f"{now.astimezone(UTC).isoformat(timespec='microseconds').removesuffix('+00:00')}Z"

@@ -1,7 +1,8 @@
 """The local disk: every verb is the system call of that name, below one root that it never leaves.
 
-1. A path is walked part by part, each opened relative to the one before with O_NOFOLLOW, so a symlink below
-   the root is refused wherever it lies and however late it was planted. The root may be reached through some.
+1. A path is entered by openat2(2) with RESOLVE_NO_SYMLINKS and RESOLVE_BENEATH; where the kernel lacks it, it is
+   walked part by part, each opened relative to the one before with O_NOFOLLOW. So a symlink below the root is
+   refused wherever it lies and however late it was planted. The root may be reached through some.
 2. The last part is checked too, also by the verbs that would act on the link itself (rename, unlink): nothing
    here makes symlinks, so one below the root is somebody else's and a person should look at it.
 3. Errors carry the path as a person would open it.
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from typing_extensions import Buffer
 
 from milepost.engines.disks import Kind, Lock, Sink, Source, Stat
+from milepost.engines.disks.beneath import open_beneath
 from milepost.engines.disks.bulk import BulkSink, BulkSource
 from milepost.engines.disks.descriptor import Descriptor
 from milepost.engines.disks.paths import split, split_last
@@ -56,13 +58,21 @@ class LocalDisk:
             return bytes(data[: source.read_into(0, data)])
 
     def stat(self, path: str) -> Stat | None:
+        # Written out: a writer looks for its successor behind every sync of the journal.
+        above, name = split_last(path) if path else ((), "")
         try:
             if not path:
                 return _stat_of(os.stat(self._root))
-            with self._parent(path) as (parent, name):
+            parent = self._descend(above)
+            try:
                 return _stat_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+            finally:
+                os.close(parent)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            error.filename = self.where(path)
+            raise
 
     def names(self, path: str) -> tuple[str, ...]:
         with self._directory(path, os.O_RDONLY) as fd:
@@ -155,6 +165,16 @@ class LocalDisk:
 
     def _descend(self, parts: tuple[str, ...]) -> int:
         fd = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not parts:
+            return fd
+        try:
+            below = open_beneath(fd, "/".join(parts))
+        except OSError:
+            os.close(fd)
+            raise
+        if below is not None:
+            os.close(fd)
+            return below
         for part in parts:
             above = fd
             try:

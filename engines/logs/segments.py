@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from types import TracebackType
 from typing import BinaryIO, cast
 
 from typing_extensions import Buffer
@@ -39,7 +39,7 @@ class SegmentLog:
         return self._disk.where(self.path(number))
 
     def numbers(self) -> tuple[int, ...]:
-        with _reaching("list the journal"):
+        with _Reaching("list the journal"):
             try:
                 names = self._disk.names(self._folder)
             except FileNotFoundError:
@@ -48,16 +48,16 @@ class SegmentLog:
         return tuple(sorted(int(text) for text in digits if f"{int(text):08d}" == text))
 
     def size(self, number: int) -> int:
-        with _reaching(f"open segment {number}"), self._disk.open(self.path(number)) as source:
+        with _Reaching(f"open segment {number}"), self._disk.open(self.path(number)) as source:
             return source.size
 
     def open(self, number: int, *, start: int = 0, stop: int) -> BinaryIO:
-        with _reaching(f"open segment {number}"):
+        with _Reaching(f"open segment {number}"):
             source = self._disk.open(self.path(number))
         return cast(BinaryIO, io.BufferedReader(_Window(source, start, stop), _READ_AHEAD_BYTES))
 
     def claim(self) -> SegmentAppender:
-        with _reaching("claim a segment of the journal"):
+        with _Reaching("claim a segment of the journal"):
             while True:
                 number = max(self.numbers(), default=0) + 1
                 # Another opener may be faster; then the next number is tried.
@@ -66,7 +66,7 @@ class SegmentLog:
 
     def resync(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:
-            with _reaching(f"make segment {number} durable"):
+            with _Reaching(f"make segment {number} durable"):
                 self._disk.sync_file(self.path(number))
 
     def create(self, number: int) -> Sink:
@@ -81,7 +81,7 @@ class SegmentLog:
 
     def exists(self, number: int) -> bool:
         """Whether there is a segment of this number, whatever is in it."""
-        with _reaching(f"look for segment {number}"):
+        with _Reaching(f"look for segment {number}"):
             return self._disk.stat(self.path(number)) is not None
 
     @property
@@ -129,7 +129,7 @@ class SegmentAppender:
             self._require_alive()
             assert self._lines == 0 or self._synced, "a header is durable before anything follows it"
             assert seq > self._appended, f"entry {seq} after entry {self._appended}"
-            with self._or_die(f"append entry {seq}"):
+            with _OrDie(self, f"append entry {seq}"):
                 write_all(self._sink, line)
             self._size += len(line)
             self._lines += 1
@@ -150,7 +150,7 @@ class SegmentAppender:
         with self._syncing, self._appending:
             self._require_alive()
             self._sync_up_to(self._appended)
-            with self._or_die(f"go on in segment {self._number + 1}"):
+            with _OrDie(self, f"go on in segment {self._number + 1}"):
                 sink = self._log.create(self._number + 1)
                 write_all(sink, header)
                 sink.sync()
@@ -160,12 +160,12 @@ class SegmentAppender:
             self._appended = self._synced = seq
 
     def close(self) -> None:
-        with _reaching(f"close segment {self._number}"):
+        with _Reaching(f"close segment {self._number}"):
             self._sink.close()
 
     def _sync_up_to(self, appended: int) -> None:
         if appended > self._synced:
-            with self._or_die(f"make entry {appended} durable"):
+            with _OrDie(self, f"make entry {appended} durable"):
                 self._sink.sync()
             self._synced = appended
 
@@ -173,22 +173,16 @@ class SegmentAppender:
         if self._dead is not None:
             raise type(self._dead)(f"{self._dead} (an earlier failure; this writer records nothing more)")
 
-    @contextmanager
-    def _or_die(self, what: str) -> Iterator[None]:
-        """Whatever interrupts the block leaves the file in a state that only reading it again can tell."""
-        try:
-            yield
-        except FileExistsError as error:
+    def die(self, what: str, error: BaseException) -> MilepostError:
+        """Take nothing more; what a caller is told from now on."""
+        if isinstance(error, FileExistsError):
             self._dead = Fenced(f"cannot {what}: another writer has claimed it and owns the run now; stop this one")
-            raise self._dead from error
-        except BaseException as error:
+        else:
             self._dead = Unavailable(
                 f"cannot {what} in {self._log.where(self._number)}: {error!r}; what was acknowledged before is safe, "
                 "open the run again to find out about the rest"
             )
-            if isinstance(error, OSError):
-                raise self._dead from error
-            raise
+        return self._dead
 
 
 class _Window(io.RawIOBase):
@@ -204,7 +198,7 @@ class _Window(io.RawIOBase):
 
     def readinto(self, buffer: Buffer) -> int:
         room = memoryview(buffer)[: max(self._stop - self._at, 0)]
-        with _reaching(f"read the journal at byte {self._at}"):
+        with _Reaching(f"read the journal at byte {self._at}"):
             count = self._source.read_into(self._at, room) if room else 0
         self._at += count
         return count
@@ -214,11 +208,37 @@ class _Window(io.RawIOBase):
         self._source.close()
 
 
-@contextmanager
-def _reaching(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Unavailable(
-            f"cannot {what}: {error}; what was acknowledged is safe, look at the disk and try again"
-        ) from error
+class _Reaching:
+    """An `OSError` inside becomes `Unavailable`. A class: a generator costs more than what most blocks do."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            raise Unavailable(
+                f"cannot {self._what}: {error}; what was acknowledged is safe, look at the disk and try again"
+            ) from error
+
+
+class _OrDie:
+    """Whatever interrupts the block leaves the file in a state that only reading it again can tell."""
+
+    def __init__(self, appender: SegmentAppender, what: str) -> None:
+        self._appender = appender
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        death = self._appender.die(self._what, error)
+        if isinstance(error, OSError):
+            raise death from error
