@@ -85,7 +85,7 @@ def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambie
             checkpoints.prepare()
             folded = _fold(log, appender, checkpoints, cache)
             # What was read may be a dead writer's unsynced tail: durable before anything is built on it.
-            log.resync(folded.read)
+            log.resync(folded.read, folded.closes)
             checkpoints.resync()
         except OSError as error:
             raise _unusable(disk, attempt, error) from error

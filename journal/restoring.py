@@ -13,7 +13,7 @@ from attrs import frozen
 from milepost.engines.attempts import Attempt
 from milepost.engines.checkpoints import Checkpoints
 from milepost.engines.checkpoints.manifest import LIMIT_BYTES, MANIFEST, Manifest, decode
-from milepost.engines.checkpoints.source import CheckpointSource, open_file
+from milepost.engines.checkpoints.source import CheckpointSource, open_file, unreadable
 from milepost.engines.disks import Disk
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.trainers import Restored, RestoreSource, Trainer
@@ -144,7 +144,7 @@ def read_manifest(disk: Disk, path: str) -> Manifest:
             "has one"
         ) from None
     except OSError as error:
-        raise Corrupt(f"{where}/{MANIFEST} cannot be read: {error}") from error
+        raise unreadable(f"{where}/{MANIFEST}", "a manifest", error) from error
     return decode(data, where=f"{where}/{MANIFEST}")
 
 

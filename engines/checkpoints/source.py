@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 
 from attrs import frozen
@@ -9,7 +10,7 @@ from attrs import frozen
 from milepost.engines.checkpoints.manifest import Manifest
 from milepost.engines.disks import Disk
 from milepost.engines.formats import read_pt
-from milepost.transitions.errors import Corrupt
+from milepost.transitions.errors import Corrupt, MilepostError, Unavailable
 from milepost.transitions.values import FileDigest
 
 
@@ -38,14 +39,21 @@ class CheckpointSource:
                 where = self.disk.where(path)
                 return read_pt(source, into=into, digest=file.digest if self.verify else None, where=where)
         except OSError as error:
-            raise Corrupt(
-                f"{self.disk.where(path)}: expected {file.size} bytes with digest {file.digest}, found {error}. "
-                "Restore the file from a copy, or resume from another checkpoint by its path"
-            ) from error
+            raise unreadable(self.disk.where(path), f"{file.size} bytes with digest {file.digest}", error) from error
 
     @property
     def _files(self) -> Mapping[str, FileDigest]:
         return {file.path.removesuffix(".pt"): file for file in self.manifest.files}
+
+
+def unreadable(where: str, expected: str, error: OSError) -> MilepostError:
+    """A disk that could not read says nothing of the bytes; any other error is about what lies there."""
+    if error.errno == errno.EIO:
+        return Unavailable(f"{where} could not be read: {error}. It may be whole; look at the disk and start again")
+    return Corrupt(
+        f"{where}: expected {expected}, found {error}. Restore the file from a copy, or resume from another "
+        "checkpoint by its path"
+    )
 
 
 @frozen(kw_only=True)
@@ -76,7 +84,7 @@ def open_file(disk: Disk, path: str, *, world_size: int) -> FileSource:
         with disk.open(path, bulk=True) as source:
             tree = read_pt(source, where=where)
     except OSError as error:
-        raise Corrupt(f"{where}: cannot be read: {error}") from error
+        raise unreadable(where, "a .pt file", error) from error
     if not isinstance(tree, dict) or not all(isinstance(name, str) for name in tree):
         raise Corrupt(f"{where}: expected a mapping of component to state, found a {type(tree).__name__}")
     return FileSource(

@@ -112,6 +112,18 @@ class LocalDisk:
             _refuse_symlink(parent, name)
             os.rmdir(name, dir_fd=parent)
 
+    def rewrite(self, path: str, *, offset: int, data: Buffer) -> None:
+        with self._parent(path) as (parent, name):
+            fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+            try:
+                _require_regular(fd)
+                rest = memoryview(data).cast("B")
+                while rest:
+                    written = os.pwrite(fd, rest, offset)
+                    rest, offset = rest[written:], offset + written
+            finally:
+                os.close(fd)
+
     def sync_file(self, path: str) -> None:
         fd = self._open_file(path)
         try:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import BinaryIO, Protocol
 
+from milepost.transitions.run import ClosedSegment
+
 SEGMENT_BYTES = 64 << 20
 """No segment grows beyond this; what would not fit goes to the next."""
 
@@ -96,6 +98,10 @@ class Log(Protocol):
         """Create the segment after the highest one and make its name durable. See rule 2 for what comes next."""
         ...
 
-    def resync(self, numbers: tuple[int, ...]) -> None:
-        """Make every byte of these segments durable, in the order given."""
+    def resync(self, numbers: tuple[int, ...], closes: tuple[ClosedSegment, ...]) -> None:
+        """Make every byte of these segments durable, in the order given.
+
+        Of those that nobody closed before, what `closes` says is valid is written once more: where their writer met
+        an fsync that failed, the bytes are in the cache, count as clean, and are not on the disk.
+        """
         ...

@@ -18,9 +18,11 @@ from typing_extensions import Buffer
 from milepost.engines.disks import Disk, Sink, Source, write_all
 from milepost.engines.logs import SEGMENT_BYTES
 from milepost.transitions.errors import Fenced, MilepostError, Unavailable
+from milepost.transitions.run import ClosedSegment
 
 _NAME = re.compile(r"(\d{8,})\.jsonl", re.ASCII)
 _READ_AHEAD_BYTES = 1 << 18
+_REWRITE_BYTES = 4 << 20
 
 
 class SegmentLog:
@@ -64,10 +66,19 @@ class SegmentLog:
                 with suppress(FileExistsError):
                     return SegmentAppender(self, number, self.create(number))
 
-    def resync(self, numbers: tuple[int, ...]) -> None:
+    def resync(self, numbers: tuple[int, ...], closes: tuple[ClosedSegment, ...]) -> None:
+        valid = {closed.number: closed.length for closed in closes}
         for number in numbers:
             with _Reaching(f"make segment {number} durable"):
+                self._write_again(number, valid.get(number, 0))
                 self._disk.sync_file(self.path(number))
+
+    def _write_again(self, number: int, length: int) -> None:
+        for offset in range(0, length, _REWRITE_BYTES):
+            part = bytearray(min(_REWRITE_BYTES, length - offset))
+            with self._disk.open(self.path(number)) as source:
+                count = source.read_into(offset, part)
+            self._disk.rewrite(self.path(number), offset=offset, data=memoryview(part)[:count])
 
     def create(self, number: int) -> Sink:
         """Create exactly this segment and make its name durable; `OSError` as the disk has it."""

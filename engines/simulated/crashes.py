@@ -3,9 +3,9 @@
 1. Of the pending changes of directories, each survives or not: all subsets of a few; of many, the prefixes, each
    one alone and each one missing.
 2. Of a file's unsynced bytes there survive: none; all; the first writes of several; a torn last write (half of it,
-   or all but its last byte); NULs where the size got out and the data did not; all but one write or one page in the
-   middle, which reads as NULs. Files differ independently of each other while that gives few mixtures; with many,
-   one file differs while all others have lost or kept everything.
+   or all but its last byte); the size without the data; all but one write or one page in the middle. Where data is
+   missing, what was durable there is read, and NULs where nothing was. Files differ independently of each other
+   while that gives few mixtures; with many, one file differs while all others have lost or kept everything.
 3. Bytes whose sync failed are there or not.
 4. Images that look the same are one image. The first is always the one that has lost all it may.
 """
@@ -142,7 +142,7 @@ def _variants(medium: Medium, inode: int, losses: Sequence[Loss]) -> tuple[bytes
     """Contents that a file may have after the power loss, the poorest first and the richest last."""
     durable = contents(medium.durable, inode)
     failed, dirty = medium.failed.get(inode, ()), medium.dirty.get(inode, ())
-    chances = ((), *_partial(dirty, losses), dirty)
+    chances = ((), *_partial(dirty, losses, durable), dirty)
     bases = (durable, overlay(durable, failed)) if failed else (durable,)
     found = dict.fromkeys(overlay(base, chunks) for base in bases for chunks in chances)
     richest = overlay(bases[-1], dirty)
@@ -150,7 +150,7 @@ def _variants(medium: Medium, inode: int, losses: Sequence[Loss]) -> tuple[bytes
     return (*found, richest)
 
 
-def _partial(chunks: tuple[Chunk, ...], losses: Sequence[Loss]) -> Iterator[tuple[Chunk, ...]]:
+def _partial(chunks: tuple[Chunk, ...], losses: Sequence[Loss], durable: bytes) -> Iterator[tuple[Chunk, ...]]:
     if not chunks:
         return
     *_, (offset, last) = chunks
@@ -161,21 +161,26 @@ def _partial(chunks: tuple[Chunk, ...], losses: Sequence[Loss]) -> Iterator[tupl
             case "torn":
                 yield from ((*chunks[:-1], (offset, last[:size])) for size in (len(last) // 2, len(last) - 1))
             case "nul":
-                yield tuple((at, bytes(len(data))) for at, data in chunks)
-                yield (*chunks[:-1], (offset, bytes(len(last))))
+                yield tuple(_missing(at, len(data), durable) for at, data in chunks)
+                yield (*chunks[:-1], _missing(offset, len(last), durable))
             case "hole":
                 for i in _telling(range(len(chunks) - 1)):
                     at, data = chunks[i]
-                    yield (*chunks[:i], (at, bytes(len(data))), *chunks[i + 1 :])
-                yield from _page_holes(chunks)
+                    yield (*chunks[:i], _missing(at, len(data), durable), *chunks[i + 1 :])
+                yield from _page_holes(chunks, durable)
 
 
-def _page_holes(chunks: tuple[Chunk, ...]) -> Iterator[tuple[Chunk, ...]]:
+def _missing(at: int, size: int, durable: bytes) -> Chunk:
+    """What is read where a write of `size` bytes at `at` left its room and nothing else."""
+    return at, durable[at : at + size].ljust(size, b"\0")
+
+
+def _page_holes(chunks: tuple[Chunk, ...], durable: bytes) -> Iterator[tuple[Chunk, ...]]:
     """All is there but one whole page that is not the last."""
     start, (at, data) = chunks[0][0], chunks[-1]
     end = at + len(data)
     first = -(-start // PAGE) * PAGE
-    yield from ((*chunks, (page, bytes(PAGE))) for page in _telling(range(first, end - PAGE, PAGE)))
+    yield from ((*chunks, _missing(page, PAGE, durable)) for page in _telling(range(first, end - PAGE, PAGE)))
 
 
 def _telling(places: range) -> Sequence[int]:

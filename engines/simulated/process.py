@@ -147,6 +147,14 @@ class Process(Life):
 
         self._do("rmdir", path, plan)
 
+    def rewrite(self, path: str, *, offset: int, data: Buffer) -> None:
+        parts, given = _named(path), bytes(memoryview(data).cast("B"))
+
+        def plan(medium: Medium) -> tuple[Effect, None]:
+            return Wrote(inode=lookup.file_at(medium.seen, parts), offset=offset, data=given), None
+
+        self._do("rewrite", path, plan)
+
     def sync_file(self, path: str) -> None:
         parts = _named(path)
         self._do("sync_file", path, lambda medium: (Synced(inode=lookup.file_at(medium.seen, parts)), None))

@@ -145,8 +145,8 @@ BUGS: tuple[Bug, ...] = (
         "recovery records before it syncs what it found",
         OPENING,
         (
-            ("log.resync(folded.read)\ncheckpoints.resync()", "pass"),
-            ("driver.drain()", "driver.drain()\nlog.resync(folded.read)\ncheckpoints.resync()"),
+            ("log.resync(folded.read, folded.closes)\ncheckpoints.resync()", "pass"),
+            ("driver.drain()", "driver.drain()\nlog.resync(folded.read, folded.closes)\ncheckpoints.resync()"),
         ),
         by=gauntlet.a_power_loss_after_a_kill_is_survived,
     ),
@@ -154,8 +154,8 @@ BUGS: tuple[Bug, ...] = (
         "the log is made durable before it is read",
         OPENING,
         (
-            ("log.resync(folded.read)", "pass"),
-            ("checkpoints.prepare()", "checkpoints.prepare()\nlog.resync(log.numbers())"),
+            ("log.resync(folded.read, folded.closes)", "pass"),
+            ("checkpoints.prepare()", "checkpoints.prepare()\nlog.resync(log.numbers(), ())"),
         ),
     ),
     Bug(

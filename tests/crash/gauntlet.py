@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import cast
 
 from milepost.engines.logs.segments import SegmentLog
-from milepost.engines.simulated import Fault, SimulatedDisk, fault_at
+from milepost.engines.simulated import Fault, SimulatedDisk, fault_at, fault_on
 from milepost.transitions.errors import Busy, Corrupt, Refused, Unavailable
 from milepost.transitions.values import SaveId
 from tests.crash import marks
@@ -122,6 +122,22 @@ def a_cached_pointer_is_not_believed() -> None:
     again = disk.killed()
     Run(again, "b", config=config(save_async=False))
     Explorer(renames=("separate",)).poorest(again, told=promises(disk))
+
+
+def what_a_failed_sync_lost_is_not_built_on() -> None:
+    """The journal's fsync failed, its writer ended, the next one reads the lost lines from the page cache."""
+    disk = SimulatedDisk()
+    run = Run(disk, "a", config=config(save_async=False))
+    saves_once(run)
+    segment = f"{run.attempt}/journal/00000001.jsonl"
+    disk.hardware.faults = fault_on("sync", Fault(error=errno.EIO), path=segment)
+    run.train()
+    with refused(Unavailable, "INV-09"):
+        run.save()
+    disk.hardware.faults = fault_at({})
+    again = disk.killed()
+    Run(again, "b", config=config(save_async=False))
+    Explorer(renames=("atomic",)).poorest(again, told=promises(disk))
 
 
 def doing_it_twice_is_doing_it_once() -> None:
@@ -349,6 +365,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     damage_is_told_from_a_crash,
     a_stranger_is_left_alone,
     a_cached_pointer_is_not_believed,
+    what_a_failed_sync_lost_is_not_built_on,
     doing_it_twice_is_doing_it_once,
     an_overtaken_sweep_spares_its_successor,
     two_sweeps_of_one_debris_agree,

@@ -31,7 +31,19 @@ MODULES = (
 )
 
 VERBS = frozenset(
-    ("sync", "sync_file", "sync_dir", "publish", "rename", "unlink", "fence", "fenced", "barrier", "resync")
+    (
+        "sync",
+        "sync_file",
+        "sync_dir",
+        "publish",
+        "rename",
+        "unlink",
+        "fence",
+        "fenced",
+        "barrier",
+        "resync",
+        "rewrite",
+    )
 )
 
 How = Literal["dropped", "late", "replacing"]

@@ -116,19 +116,3 @@ def test_a_lock_that_cannot_be_given_back_is_unavailable_and_loses_nothing() -> 
         run.close()
     keeps(look(disk), promises(disk))
     recover(disk.killed())
-
-
-@pytest.mark.xfail(strict=True, reason="what a failed sync of the journal lost is read from the cache and built on")
-def test_a_restart_on_the_same_machine_does_not_build_on_what_a_failed_sync_lost() -> None:
-    """The journal's fsync failed, its writer ended, the next one reads the lost lines from the page cache."""
-    disk = SimulatedDisk()
-    run = Run(disk, "a", config=config(save_async=False))
-    saves_once(run)
-    disk.hardware.faults = fault_on("sync", Fault(error=errno.EIO), path=f"{run.attempt}/journal/00000001.jsonl")
-    run.train()
-    with pytest.raises(Unavailable):
-        run.save()
-    disk.hardware.faults = fault_at({})
-    again = disk.killed()
-    Run(again, "b", config=config(save_async=False))
-    Explorer(renames=("atomic",)).poorest(again, told=promises(disk))

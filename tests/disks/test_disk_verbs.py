@@ -145,6 +145,7 @@ MISSING: dict[str, Verb] = {
     "link": lambda disk, path: disk.link(path, "target"),
     "unlink": lambda disk, path: disk.unlink(path),
     "rmdir": lambda disk, path: disk.rmdir(path),
+    "rewrite": lambda disk, path: disk.rewrite(path, offset=0, data=b"x"),
     "sync_file": lambda disk, path: disk.sync_file(path),
     "sync_dir": lambda disk, path: disk.sync_dir(path),
     "free": lambda disk, path: disk.free(path),
@@ -209,7 +210,7 @@ def test_a_symlink_as_the_last_name_is_refused_and_stays(bench: Bench, verb: Ver
     assert bench.disk.names("") == ("s", "there")
 
 
-@pytest.mark.parametrize("name", ["open", "read", "unlink", "sync_file", "lock"])
+@pytest.mark.parametrize("name", ["open", "read", "unlink", "rewrite", "sync_file", "lock"])
 def test_a_directory_is_not_a_file(disk: Disk, name: str) -> None:
     disk.mkdir("d")
     with pytest.raises(IsADirectoryError):
@@ -229,6 +230,14 @@ def test_a_name_above_255_bytes_is_too_long(disk: Disk, name: str) -> None:
     with pytest.raises(OSError) as caught:
         EVERY[name](disk, "é" * 128)
     assert caught.value.errno == errno.ENAMETOOLONG
+
+
+def test_rewriting_puts_the_bytes_where_they_are_said_to_be_and_nowhere_else(disk: Disk) -> None:
+    put(disk, "a", b"0123456789")
+    disk.rewrite("a", offset=3, data=b"345")
+    assert get(disk, "a") == b"0123456789"
+    disk.rewrite("a", offset=8, data=b"xy")
+    assert get(disk, "a") == b"01234567xy"
 
 
 def test_rename_replaces_a_file(disk: Disk) -> None:

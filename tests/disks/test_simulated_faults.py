@@ -43,6 +43,7 @@ def one_of_each(disk: Disk) -> None:
     disk.read("d/a", limit=4)
     disk.stat("d/a")
     disk.names("d")
+    disk.rewrite("d/a", offset=0, data=b"data")
     disk.sync_file("d/a")
     disk.sync_dir("d")
     disk.link("d/a", "d/b")
@@ -56,7 +57,7 @@ def one_of_each(disk: Disk) -> None:
 
 VERBS = [
     *("mkdir", "create", "write", "sync", "close", "open", "read_into", "read", "stat", "names"),
-    *("sync_file", "sync_dir", "link", "rename", "publish", "unlink", "rmdir", "free", "lock", "release"),
+    *("rewrite", "sync_file", "sync_dir", "link", "rename", "publish", "unlink", "rmdir", "free", "lock", "release"),
 ]
 
 

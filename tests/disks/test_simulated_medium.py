@@ -271,6 +271,24 @@ class TestFailedSyncs:
         assert disk.read("a", limit=9) == b"data", "the page cache still has it"
         assert images(disk) == {"a=", "a=data"}, "no sync ever makes it durable"
 
+    def test_bytes_that_are_written_again_are_taken_by_the_next_sync(self, disk: SimulatedDisk) -> None:
+        with disk.create("a") as sink:
+            disk.sync_dir("")
+            write_all(sink, b"data")
+            disk.hardware.faults = fault_on("sync", EIO)
+            with pytest.raises(OSError):
+                sink.sync()
+        disk.rewrite("a", offset=0, data=disk.read("a", limit=9))
+        disk.sync_file("a")
+        assert images(disk) == {"a=data"}
+
+    def test_a_page_that_is_written_again_and_lost_reads_as_it_was(self, disk: SimulatedDisk) -> None:
+        put(disk, "a", b"old")
+        disk.sync_file("a")
+        disk.sync_dir("")
+        disk.rewrite("a", offset=0, data=b"new!")
+        assert images(disk, losses=("nul", "hole")) == {"a=old", "a=old\0", "a=new!"}
+
     def test_what_a_failed_sync_lost_is_seen_when_the_caches_are_dropped(self, disk: SimulatedDisk) -> None:
         disk.hardware.faults = fault_on("sync_file", EIO)
         put(disk, "a", b"1")

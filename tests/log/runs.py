@@ -25,7 +25,7 @@ class Run:
     def open(self, *, cached: bool = False) -> None:
         self.appender = self.log.claim()
         folded = fold(self.log, below=self.appender.number, cache=self.cache if cached else None)
-        self.log.resync(folded.read)
+        self.log.resync(folded.read, folded.closes)
         self.chain = Chain(folded.head, epoch=folded.state.run.epoch + 1)
         self.attempts = 0
         self.put(self.chain.opening(self.appender.number, *folded.closes))

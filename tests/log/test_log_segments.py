@@ -162,7 +162,7 @@ def test_resync_makes_a_killed_writers_tail_durable_in_the_order_given(machine: 
     machine.kill()
     after = machine.killed()
     assert b"" in {content(SegmentLog(image), 1) for image in after.crash_images()}
-    SegmentLog(after).resync((2, 1))
+    SegmentLog(after).resync((2, 1), ())
     assert [op.path for op in after.trace if op.verb == "sync_file"] == [f"journal/0000000{n}.jsonl" for n in (2, 1)]
     for image in after.crash_images():
         assert [content(SegmentLog(image), n) for n in (1, 2)] == [b"header\n", b"header\n"]
@@ -321,7 +321,7 @@ def test_a_disk_that_cannot_be_read_is_unavailable(machine: SimulatedDisk, verb:
     machine.hardware.faults = fault_on(verb, Fault(error=errno.EIO))
     with pytest.raises(Unavailable):
         content(log, 9)
-        log.resync((9,))
+        log.resync((9,), ())
 
 
 def test_a_fence_that_cannot_be_looked_at_is_unavailable(machine: SimulatedDisk) -> None:
