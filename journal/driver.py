@@ -23,8 +23,8 @@ from milepost.engines.ambient import Ambient, timestamp
 from milepost.engines.checkpoints import Uncertain
 from milepost.engines.logs import Appender
 from milepost.engines.perform import Engines
-from milepost.journal.entries import Head, pack
-from milepost.journal.scan import Mark
+from milepost.journal.log.entries import Head, pack
+from milepost.journal.log.scan import Mark
 from milepost.transitions.errors import Fenced, MilepostError, Unavailable
 from milepost.transitions.machine import Command, Effect, Record, State, decide, due, evolve
 from milepost.transitions.run import ClosedSegment, RotateSegment

@@ -30,10 +30,10 @@ from milepost.engines.slots import Slot, ThreadSlot
 from milepost.engines.termination import TerminationWatch
 from milepost.engines.trainers import Snapshot, Trainer
 from milepost.journal.config import Config
-from milepost.journal.entries import Entry
+from milepost.journal.log.entries import Entry
+from milepost.journal.log.replay import replay
 from milepost.journal.opening import Opened, open_attempt
 from milepost.journal.progress import Progress
-from milepost.journal.replay import replay
 from milepost.journal.restoring import Restoring, Resumption
 from milepost.transitions.emergency import CoverEmergency, EmergencyStage, ObserveTermination
 from milepost.transitions.errors import MilepostError, Misconfigured, Unavailable

@@ -24,9 +24,9 @@ from milepost.engines.perform import Engines
 from milepost.engines.ranks import World
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
-from milepost.journal.foldcache import FoldCache
-from milepost.journal.replay import Folded, fold
-from milepost.journal.scan import Mark
+from milepost.journal.log.foldcache import FoldCache
+from milepost.journal.log.replay import Folded, fold
+from milepost.journal.log.scan import Mark
 from milepost.transitions.errors import Busy, Corrupt, Fenced, MilepostError, Unavailable
 from milepost.transitions.run import OpenRun
 

@@ -20,8 +20,8 @@ from types import ModuleType
 
 import attrs
 
-from milepost.journal.codec import CODEC
 from milepost.journal.config import knobs
+from milepost.journal.log.codec import CODEC
 from milepost.transitions import emergency, pointing, resuming, run, saving, sweeping, updates
 from milepost.transitions.machine import RECORDS
 

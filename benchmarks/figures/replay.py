@@ -16,7 +16,7 @@ from milepost.engines.disks.local import LocalDisk
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.trainers import PlainTrainer
 from milepost.journal import Config, Journal
-from milepost.journal.replay import fold
+from milepost.journal.log.replay import fold
 
 _CACHE = "fold-cache"
 

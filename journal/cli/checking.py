@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import click
 
 from milepost.journal.cli.rendering import open_run, print_json, run_argument
-from milepost.journal.findings import Severity
-from milepost.journal.forensics import replayed
-from milepost.journal.sentences import size
-from milepost.journal.verifying import verify as verify_run
+from milepost.journal.forensics.findings import Severity
+from milepost.journal.forensics.questions import replayed
+from milepost.journal.forensics.sentences import size
+from milepost.journal.forensics.verifying import verify as verify_run
 
 
 @click.command()

@@ -15,11 +15,11 @@ from milepost.journal.cli.rendering import (
     run_argument,
     when,
 )
-from milepost.journal.codec import CODEC
-from milepost.journal.forensics import Difference, Shown, Stage, difference, fields_of, listing, shown
-from milepost.journal.reading import Place
-from milepost.journal.sentences import sentence, size
-from milepost.journal.timeline import Located, entry_at, state_at
+from milepost.journal.forensics.questions import Difference, Shown, Stage, difference, fields_of, listing, shown
+from milepost.journal.forensics.reading import Place
+from milepost.journal.forensics.sentences import sentence, size
+from milepost.journal.forensics.timeline import Located, entry_at, state_at
+from milepost.journal.log.codec import CODEC
 from milepost.transitions.errors import Refused
 from milepost.transitions.machine import State
 from milepost.transitions.values import parse_iteration

@@ -15,7 +15,7 @@ import click
 import orjson
 
 from milepost.engines.shapes import shape_of
-from milepost.journal.reading import Place, locate
+from milepost.journal.forensics.reading import Place, locate
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,12 +11,12 @@ import click
 import orjson
 
 from milepost.journal.cli.rendering import open_run, print_json, print_table, run_argument
-from milepost.journal.codec import CODEC
-from milepost.journal.entries import Entry
-from milepost.journal.foreseeing import Start, Why, WhyOne, why_one
-from milepost.journal.foreseeing import why as why_run
-from milepost.journal.sentences import sentence
-from milepost.journal.timeline import Ending, Epoch, Wanted, follow, parse_since, records
+from milepost.journal.forensics.foreseeing import Start, Why, WhyOne, why_one
+from milepost.journal.forensics.foreseeing import why as why_run
+from milepost.journal.forensics.sentences import sentence
+from milepost.journal.forensics.timeline import Ending, Epoch, Wanted, follow, parse_since, records
+from milepost.journal.log.codec import CODEC
+from milepost.journal.log.entries import Entry
 from milepost.transitions.machine import RECORDS, Record
 from milepost.transitions.values import parse_iteration
 

@@ -12,7 +12,7 @@ from milepost.engines.checkpoints.manifest import MANIFEST, decode
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.logs.segments import SegmentLog
 from milepost.journal.config import Run
-from milepost.journal.replay import fold, replay
+from milepost.journal.log.replay import fold, replay
 from milepost.transitions.updates import StepReported
 
 LOSS = "loss"

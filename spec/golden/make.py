@@ -16,9 +16,9 @@ from milepost.engines.simulated import Fault, Killed, SimulatedDisk, fault_on
 from milepost.engines.slots import SteppedSlot
 from milepost.engines.termination import Termination
 from milepost.journal import Journal, Unavailable
-from milepost.journal.reading import Place
-from milepost.journal.replay import fold
-from milepost.journal.verifying import verify
+from milepost.journal.forensics.reading import Place
+from milepost.journal.forensics.verifying import verify
+from milepost.journal.log.replay import fold
 from milepost.transitions.machine import State
 from tests.journal.runs import FakeWatch, StillAmbient, Training, config, train
 

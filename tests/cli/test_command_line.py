@@ -18,13 +18,13 @@ from milepost import __version__
 from milepost.engines.shapes import shape_of
 from milepost.journal.cli import VERBS
 from milepost.journal.cli.scheduling import Script
-from milepost.journal.findings import Finding
-from milepost.journal.forensics import Broken, Change, Count, Difference, Listed, Listing, Replayed, Shown
-from milepost.journal.foreseeing import Why, WhyOne
-from milepost.journal.reading import locate
-from milepost.journal.sentences import SENTENCES, size
-from milepost.journal.timeline import Epoch, Event, Wanted, follow
-from milepost.journal.verifying import Verified
+from milepost.journal.forensics.findings import Finding
+from milepost.journal.forensics.foreseeing import Why, WhyOne
+from milepost.journal.forensics.questions import Broken, Change, Count, Difference, Listed, Listing, Replayed, Shown
+from milepost.journal.forensics.reading import locate
+from milepost.journal.forensics.sentences import SENTENCES, size
+from milepost.journal.forensics.timeline import Epoch, Event, Wanted, follow
+from milepost.journal.forensics.verifying import Verified
 from milepost.transitions.machine import RECORDS
 from tests.cli.conftest import Milepost
 from tests.journal.runs import config, train

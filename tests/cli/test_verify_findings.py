@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from milepost.journal import findings as rows
-from milepost.journal.damage import TABLE
-from milepost.journal.findings import Row
+from milepost.journal.forensics import findings as rows
+from milepost.journal.forensics.findings import Row
+from milepost.journal.log.damage import TABLE
 from tests.cli.conftest import Answer, Milepost
 from tests.journal.runs import config, train
 

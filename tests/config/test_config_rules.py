@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from milepost.journal.config import Config, knobs
-from milepost.journal.config_rules import NOT_YET, RULES
+from milepost.journal.config.rules import NOT_YET, RULES
 from milepost.transitions.errors import Misconfigured
 
 DIRECT = {"backend": "object_store", "bucket": "my-bucket"}

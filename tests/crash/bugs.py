@@ -132,12 +132,12 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a corrupt line in the middle is set aside as torn",
-        "journal.scan:Scan._judge",
+        "journal.log.scan:Scan._judge",
         (("if synced >= place.seq:", "if False:"),),
     ),
     Bug(
         "witnesses are not looked at",
-        "journal.scan:Scan._finish",
+        "journal.log.scan:Scan._finish",
         (("if self._witnesses:", "if False:"),),
     ),
     # --- opening

@@ -15,7 +15,7 @@ from blake3 import blake3
 from milepost.engines.checkpoints.manifest import MANIFEST, Manifest, decode, digest_of
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.simulated import SimulatedDisk
-from milepost.journal.replay import replay
+from milepost.journal.log.replay import replay
 from milepost.transitions.emergency import EmergencyCovered
 from milepost.transitions.errors import MilepostError
 from milepost.transitions.invariants import violations

@@ -18,9 +18,9 @@ from attrs import frozen
 
 from milepost.engines.disks import Source, Stat, write_all
 from milepost.engines.simulated import SimulatedDisk
-from milepost.journal.findings import Finding
-from milepost.journal.reading import Place
-from milepost.journal.verifying import Verified, verify
+from milepost.journal.forensics.findings import Finding
+from milepost.journal.forensics.reading import Place
+from milepost.journal.forensics.verifying import Verified, verify
 from milepost.transitions.errors import MilepostError
 from milepost.transitions.values import iteration_name
 from tests.crash.world import Run, Values, config

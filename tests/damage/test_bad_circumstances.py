@@ -12,8 +12,8 @@ import torch
 from milepost.engines.simulated import Fault, SimulatedDisk, Site
 from milepost.engines.trainers import Snapshot
 from milepost.engines.trainers.protocols import CursorResume
-from milepost.journal.reading import Place
-from milepost.journal.verifying import verify
+from milepost.journal.forensics.reading import Place
+from milepost.journal.forensics.verifying import verify
 from milepost.transitions.errors import Busy, MilepostError, NewerVersion, Refused, Unavailable
 from milepost.transitions.values import Clocks, Plan
 from tests.crash.world import Run, TinyTrainer

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from milepost.journal.findings import Effect
+from milepost.journal.forensics.findings import Effect
 from tests.damage.images import POINTER, TORN, Small, ended, killed, look, news
 
 RUNS = {"ended": ended, "killed": killed}

@@ -12,11 +12,11 @@ import pytest
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.shapes import shape_of
 from milepost.journal import Journal
-from milepost.journal.codec import CODEC
-from milepost.journal.entries import is_whole
-from milepost.journal.reading import Place
-from milepost.journal.replay import fold, replay
-from milepost.journal.verifying import verify
+from milepost.journal.forensics.reading import Place
+from milepost.journal.forensics.verifying import verify
+from milepost.journal.log.codec import CODEC
+from milepost.journal.log.entries import is_whole
+from milepost.journal.log.replay import fold, replay
 from milepost.transitions.invariants import violations
 from milepost.transitions.machine import State, initial
 from tests.journal.runs import FakeWatch, StillAmbient, Training, config

@@ -16,7 +16,7 @@ from milepost.engines.checkpoints.manifest import MANIFEST, Manifest, decode, di
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.formats import digest_of as digest_of_file
 from milepost.engines.logs.segments import SegmentLog
-from milepost.journal.replay import fold, replay
+from milepost.journal.log.replay import fold, replay
 from milepost.transitions.invariants import violations
 from milepost.transitions.machine import initial
 from milepost.transitions.updates import StepReported

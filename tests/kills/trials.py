@@ -15,8 +15,8 @@ from pathlib import Path
 
 from attrs import define, frozen
 
-from milepost.journal.reading import locate
-from milepost.journal.verifying import verify
+from milepost.journal.forensics.reading import locate
+from milepost.journal.forensics.verifying import verify
 from tests.kills.looking import NOTHING, Look, look, pointed, segments, staged
 from tests.kills.nursery import Nursery, alive
 from tests.kills.training import STEPS

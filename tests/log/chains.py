@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import BinaryIO
 
-from milepost.journal.damage import Damaged
-from milepost.journal.entries import GENESIS, Head, pack
-from milepost.journal.replay import Folded, fold
+from milepost.journal.log.damage import Damaged
+from milepost.journal.log.entries import GENESIS, Head, pack
+from milepost.journal.log.replay import Folded, fold
 from milepost.transitions.errors import NewerVersion
 from milepost.transitions.machine import Record
 from milepost.transitions.run import ClosedSegment, RunOpened, RunResumed, SegmentOpened

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from milepost.engines.disks import Disk
 from milepost.engines.logs.segments import SegmentLog
-from milepost.journal.foldcache import FoldCache
-from milepost.journal.replay import fold
+from milepost.journal.log.foldcache import FoldCache
+from milepost.journal.log.replay import fold
 from milepost.transitions.run import SegmentOpened
 from milepost.transitions.saving import ComponentStored, SaveOpened, SaveSealed
 from milepost.transitions.values import FULL, FileDigest, Mode, Reason, SaveId, Witness

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.journal import damage
-from milepost.journal.damage import TABLE, Damaged, Verdict
-from milepost.journal.entries import GENESIS, LINE_LIMIT_BYTES
-from milepost.journal.replay import Folded, fold
-from milepost.journal.scan import Scan, survey
+from milepost.journal.log import damage
+from milepost.journal.log.damage import TABLE, Damaged, Verdict
+from milepost.journal.log.entries import GENESIS, LINE_LIMIT_BYTES
+from milepost.journal.log.replay import Folded, fold
+from milepost.journal.log.scan import Scan, survey
 from milepost.transitions.errors import NewerVersion
 from milepost.transitions.run import SegmentOpened
 from milepost.transitions.updates import StepReported

@@ -7,7 +7,7 @@ from hashlib import blake2b
 import orjson
 import pytest
 
-from milepost.journal.entries import BEGINNING, GENESIS, LINE_LIMIT_BYTES, Head, is_whole, pack, peek, unpack
+from milepost.journal.log.entries import BEGINNING, GENESIS, LINE_LIMIT_BYTES, Head, is_whole, pack, peek, unpack
 from milepost.transitions.errors import Corrupt, NewerVersion, Refused
 from milepost.transitions.updates import StepReported, UpdateApplied, UpdateOpened
 from milepost.transitions.values import Metric

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from milepost.engines.disks import Disk
 from milepost.engines.simulated import SimulatedDisk
-from milepost.journal.replay import fold
+from milepost.journal.log.replay import fold
 from milepost.transitions.errors import Fenced
 from milepost.transitions.values import Witness
 from tests.log.runs import Run

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from rpds import HashTrieMap
 
 from milepost.engines.shapes import Mismatch, object_of, shape_of
-from milepost.journal.codec import CODEC, Codec
+from milepost.journal.log.codec import CODEC, Codec
 from milepost.transitions.errors import Corrupt, NewerVersion
 from milepost.transitions.machine import RECORDS, State
 

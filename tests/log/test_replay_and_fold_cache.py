@@ -11,9 +11,9 @@ from attrs import evolve
 from milepost.engines.disks import Disk, write_all
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.simulated import Fault, SimulatedDisk, fault_on
-from milepost.journal import foldcache
-from milepost.journal.damage import Damaged
-from milepost.journal.replay import fold, replay
+from milepost.journal.log import foldcache
+from milepost.journal.log.damage import Damaged
+from milepost.journal.log.replay import fold, replay
 from milepost.transitions.machine import initial
 from milepost.transitions.values import Witness
 from tests.log.chains import opened, sample

@@ -12,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from milepost.journal.codec import CODEC
+from milepost.journal.log.codec import CODEC
 from milepost.transitions.invariants import ON_STATE, ON_STEP
 from milepost.transitions.machine import RECORDS
 from spec.generate import drifted, main, pages

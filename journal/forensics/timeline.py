@@ -12,10 +12,10 @@ from enum import Enum
 from attrs import evolve, frozen
 
 from milepost.engines.logs import Log
-from milepost.journal.entries import Entry, unpack
-from milepost.journal.replay import replay
-from milepost.journal.scan import NO_WITNESSES, Mark, Scan, survey
-from milepost.journal.sentences import sentence, step_of
+from milepost.journal.forensics.sentences import sentence, step_of
+from milepost.journal.log.entries import Entry, unpack
+from milepost.journal.log.replay import replay
+from milepost.journal.log.scan import NO_WITNESSES, Mark, Scan, survey
 from milepost.transitions.errors import Refused
 from milepost.transitions.machine import Record, State, initial
 from milepost.transitions.run import RunEnded, RunOpened, RunResumed

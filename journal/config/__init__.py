@@ -5,7 +5,7 @@
 2. A `Config` that exists is right. Loading one and constructing one run the same check, and the check tells
    everything that is wrong at once.
 3. A group is checked where it joins a `Config`, not before.
-4. A knob whose engine this version does not have is refused (`config_rules.NOT_YET`), never ignored.
+4. A knob whose engine this version does not have is refused (`rules.NOT_YET`), never ignored.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Literal, Self
 import attrs
 from attrs import field, fields, frozen
 
-from milepost.journal import config_kinds as kinds
-from milepost.journal.config_kinds import Kind, shown
-from milepost.journal.config_rules import NOT_YET, refusals
-from milepost.journal.config_sources import read_overrides, read_source
+from milepost.journal.config import kinds
+from milepost.journal.config.kinds import Kind, shown
+from milepost.journal.config.rules import NOT_YET, refusals
+from milepost.journal.config.sources import read_overrides, read_source
 from milepost.transitions.errors import Misconfigured
 from milepost.transitions.values import FULL, Plan
 

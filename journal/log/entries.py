@@ -21,7 +21,7 @@ from typing import NamedTuple
 import orjson
 from attrs import frozen
 
-from milepost.journal.codec import CODEC, Codec
+from milepost.journal.log.codec import CODEC, Codec
 from milepost.transitions.errors import Corrupt, NewerVersion, Refused
 from milepost.transitions.machine import Record
 

@@ -22,8 +22,8 @@ from milepost.engines.checkpoints.manifest import LIMIT_BYTES, MANIFEST, Manifes
 from milepost.engines.digests import Algorithm, Digester
 from milepost.engines.digests import digest_of as digest_of_source
 from milepost.engines.disks import Disk, Source
-from milepost.journal import findings as rows
-from milepost.journal.findings import Finding, finding
+from milepost.journal.forensics import findings as rows
+from milepost.journal.forensics.findings import Finding, finding
 from milepost.transitions.errors import Corrupt, NewerVersion
 from milepost.transitions.saving import Save
 from milepost.transitions.values import FileDigest

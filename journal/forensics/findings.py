@@ -18,8 +18,8 @@ from enum import Enum
 
 from attrs import frozen
 
-from milepost.journal import damage
-from milepost.journal.damage import Verdict
+from milepost.journal.log import damage
+from milepost.journal.log.damage import Verdict
 
 
 class Effect(Enum):

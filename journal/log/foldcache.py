@@ -25,8 +25,8 @@ from attrs import frozen
 from milepost.engines.disks import Disk, write_all
 from milepost.engines.logs import Log
 from milepost.engines.shapes import Mismatch, shape_of
-from milepost.journal.entries import LINE_LIMIT_BYTES, Head, is_whole
-from milepost.journal.scan import Mark, Survey
+from milepost.journal.log.entries import LINE_LIMIT_BYTES, Head, is_whole
+from milepost.journal.log.scan import Mark, Survey
 from milepost.transitions.machine import State
 
 _LIMIT_BYTES = 256 << 20

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from milepost.journal.config_kinds import shown
+from milepost.journal.config.kinds import shown
 from milepost.transitions.errors import Misconfigured
 
 _TAG = "tag:yaml.org,2002:"

@@ -20,10 +20,10 @@ from typing import BinaryIO, NoReturn
 from attrs import frozen
 
 from milepost.engines.logs import Log
-from milepost.journal import damage
-from milepost.journal.codec import CODEC, Codec
-from milepost.journal.damage import Damaged, Finding, Row
-from milepost.journal.entries import BEGINNING, GENESIS, LINE_LIMIT_BYTES, Entry, Head, is_whole, peek, unpack
+from milepost.journal.log import damage
+from milepost.journal.log.codec import CODEC, Codec
+from milepost.journal.log.damage import Damaged, Finding, Row
+from milepost.journal.log.entries import BEGINNING, GENESIS, LINE_LIMIT_BYTES, Entry, Head, is_whole, peek, unpack
 from milepost.transitions.errors import Corrupt, NewerVersion
 from milepost.transitions.run import ClosedSegment, SegmentOpened
 from milepost.transitions.values import Witness

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from attrs import frozen
 
-from milepost.journal.config_kinds import shown
+from milepost.journal.config.kinds import shown
 from milepost.transitions.values import FULL, Component
 
 

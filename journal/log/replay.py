@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from attrs import fields, frozen
 
 from milepost.engines.logs import Log
-from milepost.journal import damage
-from milepost.journal.codec import CODEC, Codec
-from milepost.journal.damage import Finding
-from milepost.journal.entries import Entry, Head
-from milepost.journal.foldcache import FoldCache
-from milepost.journal.scan import NO_WITNESSES, Mark, Scan, survey
+from milepost.journal.log import damage
+from milepost.journal.log.codec import CODEC, Codec
+from milepost.journal.log.damage import Finding
+from milepost.journal.log.entries import Entry, Head
+from milepost.journal.log.foldcache import FoldCache
+from milepost.journal.log.scan import NO_WITNESSES, Mark, Scan, survey
 from milepost.transitions.errors import IllegalTransition
 from milepost.transitions.machine import EVOLVE, State, evolve, initial
 from milepost.transitions.run import ClosedSegment

@@ -18,15 +18,15 @@ from attrs import field, frozen
 
 from milepost.engines.checkpoints.local import POINTER, REVOKED, STAGING
 from milepost.engines.logs import Log
-from milepost.journal import findings as rows
-from milepost.journal.damage import Damaged
-from milepost.journal.entries import LINE_LIMIT_BYTES, is_whole, unpack
-from milepost.journal.findings import Finding, Row, exit_code, finding, finding_of
-from milepost.journal.forensics import checkpoints_at, witnesses_of
-from milepost.journal.reading import Place
-from milepost.journal.replay import Folded, fold
-from milepost.journal.scan import NO_WITNESSES, Span, survey
-from milepost.journal.wholeness import Advance, Pending, examine, hash_all
+from milepost.journal.forensics import findings as rows
+from milepost.journal.forensics.findings import Finding, Row, exit_code, finding, finding_of
+from milepost.journal.forensics.questions import checkpoints_at, witnesses_of
+from milepost.journal.forensics.reading import Place
+from milepost.journal.forensics.wholeness import Advance, Pending, examine, hash_all
+from milepost.journal.log.damage import Damaged
+from milepost.journal.log.entries import LINE_LIMIT_BYTES, is_whole, unpack
+from milepost.journal.log.replay import Folded, fold
+from milepost.journal.log.scan import NO_WITNESSES, Span, survey
 from milepost.transitions.errors import NewerVersion, Unavailable
 from milepost.transitions.machine import State
 from milepost.transitions.pointing import PointerStage

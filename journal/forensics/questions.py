@@ -17,9 +17,9 @@ from milepost.engines.checkpoints import Checkpoints
 from milepost.engines.checkpoints.local import LocalCheckpoints
 from milepost.engines.shapes import shape_of
 from milepost.journal.candidates import candidates_of
-from milepost.journal.reading import Place
-from milepost.journal.replay import replay
-from milepost.journal.timeline import Chronicle, Event, chronicle, state_at
+from milepost.journal.forensics.reading import Place
+from milepost.journal.forensics.timeline import Chronicle, Event, chronicle, state_at
+from milepost.journal.log.replay import replay
 from milepost.transitions.errors import Refused
 from milepost.transitions.invariants import violations
 from milepost.transitions.machine import State, initial

@@ -12,9 +12,16 @@ from enum import Enum
 from attrs import frozen
 
 from milepost.engines.checkpoints import Checkpoints
-from milepost.journal.forensics import candidates_at, checkpoints_at, events_of, names_at, unknown, witnesses_of
-from milepost.journal.reading import Place
-from milepost.journal.timeline import Epoch, Event, chronicle
+from milepost.journal.forensics.questions import (
+    candidates_at,
+    checkpoints_at,
+    events_of,
+    names_at,
+    unknown,
+    witnesses_of,
+)
+from milepost.journal.forensics.reading import Place
+from milepost.journal.forensics.timeline import Epoch, Event, chronicle
 from milepost.transitions.errors import Corrupt, NotResumable, Refused
 from milepost.transitions.machine import Command, State, decide, due, evolve
 from milepost.transitions.resuming import Candidate, choose

@@ -1,0 +1,1 @@
+"""What happened to a run, told by reading it. Nothing here writes, locks or claims."""
