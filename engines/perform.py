@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from milepost.engines.checkpoints import Checkpoints, GivenUp
+from milepost.engines.checkpoints import Checkpoints, GivenUp, Uncertain
 from milepost.engines.checkpoints.manifest import Manifest
-from milepost.transitions.errors import MilepostError
+from milepost.transitions.errors import Fenced
 from milepost.transitions.machine import Command, Effect
 from milepost.transitions.pointing import AdvancePointer, ReportPointed
 from milepost.transitions.saving import (
@@ -74,7 +74,7 @@ class Engines:
         try:
             self.checkpoints.stage(effect.save, size=sum(image.room for image in held.images))
             stored = [(image.name, self.checkpoints.put(effect.save, image)) for image in held.images]
-        except MilepostError:
+        except (GivenUp, Uncertain, Fenced):
             raise
         except Exception as error:  # whatever broke, it broke before anything could be visible
             raise GivenUp(type(error).__name__, str(error)) from error

@@ -227,9 +227,9 @@ class Journal:
     def save(self, step: int, *, reason: Reason | str = Reason.REQUESTED) -> None:
         """Save everything after `step`, once: a step that is published already is left as it is.
 
-        Joins the save before it. A cadence save returns as soon as its snapshot is taken (`save_async`); every other
-        save returns when it is published and durable. `Refused` inside a step or behind the newest checkpoint,
-        `Unavailable` when it could not be written: what was published before is untouched.
+        Joins the save before it. With `save_async` a cadence or a requested save returns as soon as its snapshot is
+        taken; every other one returns when it is published and durable. `Refused` inside a step or behind the newest
+        checkpoint, `Unavailable` when it could not be written: what was published before is untouched.
         """
         self.finalize()
         if step in self.state.saving.sealed:
@@ -246,11 +246,15 @@ class Journal:
         assert isinstance(opened[0], SaveOpened)
         save = opened[0].save
         self._opened.engines.held[save] = held
-        if mode is Mode.ASYNCHRONOUS:
+        if mode is Mode.SYNCHRONOUS:
+            deque(self._save_lane(save), maxlen=0)
+            return
+        try:
             self._slot.start(self._save_lane(save))
             held.fill()  # the writer follows close behind
-        else:
-            deque(self._save_lane(save), maxlen=0)
+        except BaseException:
+            held.release()  # so that it does not wait for what will not come
+            raise
 
     def finalize(self) -> None:
         """Join the save in flight; raise what it ran into."""

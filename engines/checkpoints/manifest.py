@@ -15,6 +15,7 @@ import orjson
 from attrs import frozen
 from blake3 import blake3
 
+from milepost.engines.disks.paths import split_last
 from milepost.engines.shapes import Mismatch, object_of
 from milepost.transitions.errors import Corrupt, NewerVersion
 from milepost.transitions.values import FileDigest, Plan, SaveId, StoredComponent, Witness
@@ -71,9 +72,15 @@ def decode(data: bytes, *, where: str) -> Manifest:
             raise NewerVersion(f"{where}: a manifest of format {found}; this milepost reads {FORMAT}")
         raise Corrupt(f"{where}: expected the format {FORMAT}, found {found!r}")
     try:
-        return cast(Manifest, _SHAPE.read(document))
+        manifest = cast(Manifest, _SHAPE.read(document))
     except Mismatch as mismatch:
         raise Corrupt(f"{where}: {mismatch}") from mismatch
+    for file in manifest.files:
+        try:
+            split_last(file.path)
+        except ValueError as error:
+            raise Corrupt(f"{where}: expected paths inside the checkpoint, found {file.path!r}: {error}") from error
+    return manifest
 
 
 def digest_of(data: bytes) -> FileDigest:

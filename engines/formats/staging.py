@@ -67,9 +67,9 @@ class _Filling:
         """Copy everything, by two threads of which the caller is one, then from devices."""
         helper = threading.Thread(target=self._drain, name="milepost-stage")
         helper.start()
-        self._drain()
-        helper.join()
         try:
+            self._drain()
+            helper.join()
             for live, offset in self._devices:
                 target = torch.frombuffer(self._arena.view[offset : offset + live.size], dtype=torch.uint8)
                 target.copy_(storage_bytes(live.storage, live.start, live.size))
@@ -94,7 +94,7 @@ class _Filling:
         with self._changed:
             self._changed.wait_for(lambda: self._ready >= end or self._error is not None)
             if self._error is not None:
-                raise self._error
+                raise Refused(f"this snapshot was not taken: {self._error!r}") from self._error
 
     def _drain(self) -> None:
         for index, (offset, source, size) in self._queue:
@@ -170,7 +170,7 @@ class Staged:
 
     def release(self) -> None:
         """Give the arena back to the stager, from any thread. Releasing twice is harmless."""
-        self._filling.fail(Refused("this snapshot was released before it was taken"))
+        self._filling.fail(Refused("it was released before"))
         self._release.set()
 
 

@@ -72,6 +72,22 @@ def test_what_was_made_only_for_a_snapshot_lives_until_it_is_taken(tmp_path: Pat
     assert all(torch.equal(found, filled((625,), torch.int64, seed=i)) for i, found in enumerate(words))
 
 
+def test_a_copy_that_is_interrupted_is_told_to_whoever_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = Stager().begin({"m": {"w": filled((100,))}})
+
+    def interrupted(target: int, source: int, size: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("milepost.engines.formats.staging.copy", interrupted)
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+    with pytest.raises(KeyboardInterrupt):
+        staged.fill()
+    with pytest.raises(Refused, match="not taken: KeyboardInterrupt"):
+        list(staged.images[0].blocks())
+
+
 def test_a_snapshot_that_was_given_back_before_it_was_taken_cannot_be_written(tmp_path: Path) -> None:
     staged = Stager().begin({"m": {"w": filled((100,))}})
     blocks = staged.images[0].blocks()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from milepost.engines.disks.local import LocalDisk
+from milepost.engines.formats import Staged
 from milepost.engines.simulated import Fault, SimulatedDisk, fault_on
 from milepost.engines.slots import SteppedSlot, ThreadSlot
 from milepost.engines.termination import Termination
@@ -357,6 +358,23 @@ def test_the_last_step_is_saved_even_where_the_save_before_it_failed() -> None:
         train(config("simulated"), until=3, disk=disk.process("first"))
     _, journal = train(config("simulated"), until=3, disk=disk.process("second"))
     assert journal.resumption.step == 3
+
+
+def test_an_interrupt_while_a_snapshot_is_copied_ends_the_run_and_the_next_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = train(config(tmp_path / "whole"), until=4)
+
+    def interrupted(staged: Staged) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Staged, "fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(config(tmp_path / "cut"), until=4, slot=ThreadSlot())
+    rest, journal = train(config(tmp_path / "cut"), until=4)
+    assert journal.resumption.kind == "fresh"
+    assert rest.digest() == whole.digest()
 
 
 def run_path(journal: Journal) -> str:

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from milepost.journal.log.codec import CODEC
-from milepost.transitions.invariants import ON_STATE, ON_STEP
+from milepost.transitions.invariants import ON_SEALED, ON_STATE, ON_STEP
 from milepost.transitions.machine import RECORDS
 from spec.generate import drifted, main, pages
 from tests.transitions.samples import PARTS, record_for, state_in
@@ -81,7 +81,7 @@ def test_every_invariant_that_is_cited_anywhere_has_its_section() -> None:
 
 
 def test_every_predicate_is_named_under_its_number() -> None:
-    for number, predicate in (*ON_STATE, *ON_STEP):
+    for number, predicate in (*ON_SEALED, *ON_STATE, *ON_STEP):
         assert f"`{predicate.__module__}.{predicate.__qualname__}`" in SECTIONS[number], predicate.__qualname__
 
 
