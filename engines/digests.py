@@ -17,19 +17,28 @@ from milepost.engines.relay import DEPTH, Relay
 
 Algorithm = Literal["blake3", "sha256"]
 
+_LARGE_BYTES = 64 << 20
+"""From here on a second thread earns its pool."""
+
 
 class Hash(Protocol):
     def update(self, data: Buffer, /) -> object: ...
 
 
 class Digester:
-    """A digest under way: `update` in file order, then `digest`."""
+    """A digest under way: `update` in file order, then `digest`. `size` is about how many bytes will come.
 
-    def __init__(self, algorithm: str) -> None:
+    Many bytes are hashed by two threads at once, as nice as who makes the digester: a training step that runs on every
+    core loses the time of the slower one, so half the time on both costs it half as much as all of it on one.
+    """
+
+    def __init__(self, algorithm: str, *, size: int = 0) -> None:
         if algorithm not in ("blake3", "sha256"):
             raise ValueError(f"digest algorithm {algorithm!r}: expected blake3 or sha256")
         self._algorithm = algorithm
-        self._state = blake3.blake3(max_threads=1) if algorithm == "blake3" else hashlib.sha256()
+        self._state = (
+            blake3.blake3(max_threads=2 if size >= _LARGE_BYTES else 1) if algorithm == "blake3" else hashlib.sha256()
+        )
 
     def update(self, data: Buffer) -> None:
         self._state.update(data)
@@ -41,7 +50,7 @@ class Digester:
 
 def digest_of(source: Source, *, algorithm: Algorithm = "blake3") -> str:
     """The digest of a whole file, hashed beside reading; a file that shrinks meanwhile is `OSError` EIO."""
-    digester = Digester(algorithm)
+    digester = Digester(algorithm, size=source.size)
     ring = Arena(min(source.size, (DEPTH + 1) * BLOCK))
     with Relay({"milepost-hash": digester.update}) as relay:
         for index, offset in enumerate(range(0, source.size, BLOCK)):

@@ -31,7 +31,7 @@ def write_image(
     Errors of the disk (`OSError`) and of the image are raised here, from whichever thread met them; what was
     created stays where it is, for the caller to clear.
     """
-    digester = Digester(algorithm)
+    digester = Digester(algorithm, size=image.room)
     size = 0
     with disk.create(path, bulk=True) as sink:
         followers = {"milepost-write": lambda block: write_all(sink, block), "milepost-hash": digester.update}
