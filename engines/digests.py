@@ -28,8 +28,8 @@ class Hash(Protocol):
 class Digester:
     """A digest under way: `update` in file order, then `digest`. `size` is about how many bytes will come.
 
-    Many bytes are hashed by two threads at once, as nice as who makes the digester: a training step that runs on every
-    core loses the time of the slower one, so half the time on both costs it half as much as all of it on one.
+    Many bytes are hashed by two threads at once, as nice as who makes the digester: a training step that runs on
+    every core loses the time of the slower one, so half the time on both costs it half as much as all on one.
     """
 
     def __init__(self, algorithm: str, *, size: int = 0) -> None:

@@ -65,11 +65,14 @@ class _Filling:
 
     def run(self) -> None:
         """Copy everything, by two threads of which the caller is one, then from devices."""
-        helper = threading.Thread(target=self._drain, name="milepost-stage")
+        helper = threading.Thread(target=self._help, name="milepost-stage")
         helper.start()
         try:
             self._drain()
             helper.join()
+            if self._error is not None:
+                raise self._error
+            assert self._first_missing == len(self._pieces), "a piece was taken and not copied"
             for live, offset in self._devices:
                 target = torch.frombuffer(self._arena.view[offset : offset + live.size], dtype=torch.uint8)
                 target.copy_(storage_bytes(live.storage, live.start, live.size))
@@ -95,6 +98,12 @@ class _Filling:
             self._changed.wait_for(lambda: self._ready >= end or self._error is not None)
             if self._error is not None:
                 raise Refused(f"this snapshot was not taken: {self._error!r}") from self._error
+
+    def _help(self) -> None:
+        try:
+            self._drain()
+        except BaseException as error:  # noqa: BLE001 - `run` raises it
+            self.fail(error)
 
     def _drain(self) -> None:
         for index, (offset, source, size) in self._queue:

@@ -81,7 +81,6 @@ def test_a_copy_that_is_interrupted_is_told_to_whoever_waits_for_it(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("milepost.engines.formats.staging.copy", interrupted)
-    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
     with pytest.raises(KeyboardInterrupt):
         staged.fill()
     with pytest.raises(Refused, match="not taken: KeyboardInterrupt"):
