@@ -60,6 +60,7 @@ class _Filling:
         self._copied = bytearray(len(self._pieces))
         self._first_missing = 0
         self._error: BaseException | None = None
+        self._unwanted = False
         self._changed = threading.Condition()
         self._ready = 0
 
@@ -90,14 +91,21 @@ class _Filling:
             self._error = self._error or error
             self._changed.notify_all()
 
+    def give_up(self) -> None:
+        """Nobody wants the snapshot any more; who is still taking it need not know."""
+        with self._changed:
+            self._unwanted = True
+            self._changed.notify_all()
+
     def wait(self, end: int) -> None:
         """Until every byte of the arena before `end` is the snapshot's."""
         if self._ready >= end:
             return
         with self._changed:
-            self._changed.wait_for(lambda: self._ready >= end or self._error is not None)
-            if self._error is not None:
-                raise Refused(f"this snapshot was not taken: {self._error!r}") from self._error
+            self._changed.wait_for(lambda: self._ready >= end or self._unwanted or self._error is not None)
+            if self._unwanted or self._error is not None:
+                why = "it was released before" if self._unwanted else repr(self._error)
+                raise Refused(f"this snapshot was not taken: {why}") from self._error
 
     def _help(self) -> None:
         try:
@@ -179,7 +187,7 @@ class Staged:
 
     def release(self) -> None:
         """Give the arena back to the stager, from any thread. Releasing twice is harmless."""
-        self._filling.fail(Refused("it was released before"))
+        self._filling.give_up()
         self._release.set()
 
 

@@ -87,6 +87,14 @@ def test_a_copy_that_is_interrupted_is_told_to_whoever_waits_for_it(
         list(staged.images[0].blocks())
 
 
+def test_a_copy_goes_on_quietly_when_its_snapshot_is_given_back_meanwhile() -> None:
+    stager = Stager()
+    staged = stager.begin({"m": {"w": filled((100,))}})
+    staged.release()
+    staged.fill()
+    stager.stage({"m": {"w": filled((100,))}}).release()
+
+
 def test_a_snapshot_that_was_given_back_before_it_was_taken_cannot_be_written(tmp_path: Path) -> None:
     staged = Stager().begin({"m": {"w": filled((100,))}})
     blocks = staged.images[0].blocks()
