@@ -59,11 +59,6 @@ class Driver:
         """A place in the log that is durable, and the state there: what the newest barrier covered."""
         return self._durable
 
-    @property
-    def poisoned(self) -> MilepostError | None:
-        """What stopped this writer, where something did."""
-        return self._poison
-
     def check(self, command: Command) -> None:
         """Raise what `submit` would raise now; record nothing."""
         self._require_sound()
