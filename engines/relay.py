@@ -1,7 +1,7 @@
 """Blocks handed to a few named threads, in order, without copies.
 
 1. Every follower sees every block, in the order of `put`.
-2. At most `DEPTH` blocks are under way at once: a block's memory may be used again once `DEPTH` later blocks
+2. At most `depth` blocks are under way at once: a block's memory may be used again once `depth` later blocks
    were put.
 3. A follower that fails takes no further block; its error is raised by the next `put` or on leaving `with`.
    No error is swallowed, and no thread outlives the `with`.
@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 DEPTH = 4
+"""As many as keep a disk busy."""
 
 Follow = Callable[[memoryview], object]
 
@@ -23,8 +24,8 @@ Follow = Callable[[memoryview], object]
 class Relay:
     """`followers` maps a thread's name to what it does with each block. Threads are as nice as who starts them."""
 
-    def __init__(self, followers: Mapping[str, Follow]) -> None:
-        self._followers = [_Follower(name, follow) for name, follow in followers.items()]
+    def __init__(self, followers: Mapping[str, Follow], *, depth: int = DEPTH) -> None:
+        self._followers = [_Follower(name, follow, depth) for name, follow in followers.items()]
 
     def put(self, block: memoryview) -> None:
         """Hand a block to every follower, waiting while too many are under way."""
@@ -54,9 +55,9 @@ class Relay:
 
 
 class _Follower(threading.Thread):
-    def __init__(self, name: str, follow: Follow) -> None:
+    def __init__(self, name: str, follow: Follow, depth: int) -> None:
         super().__init__(name=name, daemon=True)
-        self.blocks: Queue[memoryview | None] = Queue(DEPTH - 1)  # and one more in hand
+        self.blocks: Queue[memoryview | None] = Queue(depth - 1)  # and one more in hand
         self.error: BaseException | None = None
         self._follow = follow
 

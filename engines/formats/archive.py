@@ -26,7 +26,7 @@ _CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 
 
-@frozen(order=True)
+@frozen
 class Record:
     """`size` bytes of payload from byte `start` of the file."""
 
@@ -58,10 +58,11 @@ def find_records(source: Source, *, where: str) -> dict[str, Record]:
     entries = _entries(read_exactly(source, at, size, where=where), count, where)
     nexts = [*(entry.at for entry in entries), at][1:]
     located = [_locate(source, entry, follower, where) for entry, follower in zip(entries, nexts, strict=True)]
-    for first, second in pairwise(sorted(located)):
+    in_order = sorted(located, key=lambda record: record.start)
+    for first, second in pairwise(in_order):
         if first.start + first.size > second.start:
             corrupt(where, "records that do not overlap", f"two that share byte {second.start}")
-    if located and max(located).start + max(located).size > at:
+    if in_order and in_order[-1].start + in_order[-1].size > at:
         corrupt(where, f"records before the directory at byte {at}", "one that reaches beyond it")
     prefix = next((e.name[: -len(b"data.pkl")] for e in entries if e.name.endswith(b"/data.pkl")), None)
     if prefix is None:

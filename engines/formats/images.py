@@ -19,10 +19,14 @@ class Image(Protocol):
         """Bytes to have free before it is written: those of its tensors, and an estimate of what names them."""
         ...
 
+    @property
+    def depth(self) -> int:
+        """A block stays as it is until this many more were asked for."""
+        ...
+
     def blocks(self, *, crc32: bool = False) -> Iterator[memoryview]:
         """The file in order: blocks of `BLOCK` bytes, page-aligned in memory and in the file; the last may be odd.
 
-        A block stays as it is until `DEPTH` more were asked for. `crc32` computes the zip's checksums, which
-        torch never looks at; without it they are 0 for storages.
+        `crc32` computes the zip's checksums, which torch never looks at; without it they are 0 for storages.
         """
         ...

@@ -124,8 +124,9 @@ def _placed(pairs: Mapping[StorageRef, _Pairs]) -> dict[StorageRef, torch.Tensor
     wanted = []
     for reference, uses in pairs.items():
         lives = [live for tensor, live in uses if isinstance(live, torch.Tensor) and _fits(tensor, live)]
-        if reference.size and len(lives) == len(uses) and len({live.data_ptr() for live in lives}) == 1:
-            wanted.append((lives[0].data_ptr(), reference, lives[0]))
+        starts = {live.data_ptr() for live in lives}
+        if reference.size and len(lives) == len(uses) and len(starts) == 1:
+            wanted.append((starts.pop(), reference, lives[0]))
     placed = {}
     taken = 0
     for start, reference, live in sorted(wanted, key=lambda want: want[0]):

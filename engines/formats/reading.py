@@ -26,7 +26,7 @@ from milepost.engines.memory import BLOCK
 from milepost.transitions.errors import Corrupt
 
 _THREADS = 2
-_JOB = 8 << 20
+_JOB = 32 << 20
 
 _Piece = tuple[int, memoryview]
 """Where in the file, and the memory to fill from there."""
@@ -111,7 +111,7 @@ def _fill(
 
 
 def _jobs(targets: Sequence[tuple[int, torch.Tensor]]) -> Iterator[list[_Piece]]:
-    """The targets in file order, cut and gathered into jobs of up to 8 MiB."""
+    """The targets in file order, cut and gathered into jobs of up to 32 MiB."""
     job: list[_Piece] = []
     held = 0
     for start, target in targets:

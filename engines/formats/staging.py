@@ -31,6 +31,8 @@ from milepost.engines.niceness import be_nicer
 from milepost.transitions.errors import Refused
 
 PIECE = 8 << 20
+_DEPTH = 64
+"""How many blocks the digest may fall behind the disk: it competes with the loop, the disk does not."""
 
 
 @frozen
@@ -144,6 +146,10 @@ class StagedImage:
     @property
     def room(self) -> int:
         return self._layout.room
+
+    @property
+    def depth(self) -> int:
+        return _DEPTH  # and longer: every block stays until the release
 
     def blocks(self, *, crc32: bool = False) -> Iterator[memoryview]:
         """See `Image`. `Refused` once the snapshot was released: the arena may hold another by then."""

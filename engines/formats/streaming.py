@@ -37,6 +37,10 @@ class StreamedImage:
     def room(self) -> int:
         return self._layout.room
 
+    @property
+    def depth(self) -> int:
+        return DEPTH
+
     def blocks(self, *, crc32: bool = False) -> Iterator[memoryview]:
         """See `Image`."""
         ring = _Ring(self.room)

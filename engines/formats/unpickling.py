@@ -233,6 +233,7 @@ def _checked_key(key: object) -> object:
     return key
 
 
+_FLAGS = frozenset({"conj", "neg"})
 _KEYS = frozenset({str, int, float, bool, bytes, complex, type(None), torch.dtype, torch.device, torch.Size})
 
 
@@ -253,9 +254,11 @@ def _bytearray(data: bytes | str = b"", encoding: str = "latin-1") -> bytearray:
 
 
 def _ints(values: object) -> tuple[int, ...]:
-    if type(values) not in (tuple, torch.Size) or not all(type(value) is int and value >= 0 for value in values):  # type: ignore[attr-defined]
-        raise TypeError(f"sizes or strides {values!r}")
-    return tuple(values)  # type: ignore[arg-type]
+    numbers = values if type(values) is tuple else tuple(values) if type(values) is torch.Size else (None,)
+    for number in numbers:
+        if type(number) is not int or number < 0:
+            raise TypeError(f"sizes or strides {values!r}")
+    return numbers
 
 
 def _tensor_v2(
@@ -297,17 +300,18 @@ def _tensor(
     metadata: dict[str, bool] | None,
 ) -> TensorRef:
     """A reference whose every element lies within its storage."""
-    sizes, strides, (start,) = _ints(size), _ints(stride), _ints((offset,))
+    sizes, strides, (last,) = _ints(size), _ints(stride), _ints((offset,))
     if len(sizes) != len(strides):
         raise ValueError(f"{len(sizes)} sizes and {len(strides)} strides")
     if 0 not in sizes:
-        last = start + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+        for n, step in zip(sizes, strides, strict=True):
+            last += (n - 1) * step
         if (last + 1) * dtype.itemsize > storage.size:
             raise ValueError(f"a tensor that reaches element {last} of a storage of {storage.size} bytes")
-    flags = _names(metadata or {})
-    if not set(flags) <= {"conj", "neg"} or type(requires_grad) is not bool:
+    flags = metadata or {}
+    if not _FLAGS.issuperset(_names(flags)) or type(requires_grad) is not bool:
         raise TypeError(f"tensor flags {flags!r}, {requires_grad!r}")
-    return TensorRef(storage, dtype, start, sizes, strides, requires_grad, metadata or {})
+    return TensorRef(storage, dtype, offset, sizes, strides, requires_grad, flags)
 
 
 def _parameter(data: TensorRef, requires_grad: bool, _hooks: object, state: object = None) -> TensorRef:

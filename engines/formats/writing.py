@@ -1,8 +1,9 @@
 """An image to a durable file, hashed beside the write.
 
 Three threads: the caller's, which composes the blocks; `milepost-write`, which hands them to the disk; and
-`milepost-hash`. The slowest of them sets the pace, and none of them holds the GIL over a block. They are as nice as
-the caller: the thread of an asynchronous save made itself so, in order not to compete with the loop.
+`milepost-hash`. None of them holds the GIL over a block, and none waits for a slower one before `Image.depth` blocks
+lie between them. They are as nice as the caller: the thread of an asynchronous save made itself so, in order not to
+compete with the loop.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def write_image(
     size = 0
     with disk.create(path, bulk=True) as sink:
         followers = {"milepost-write": lambda block: write_all(sink, block), "milepost-hash": digester.update}
-        with Relay(followers) as relay:
+        with Relay(followers, depth=image.depth) as relay:
             for block in image.blocks(crc32=crc32):
                 size += len(block)
                 relay.put(block)

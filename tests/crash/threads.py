@@ -24,7 +24,7 @@ def inline() -> Iterator[None]:
 class _Relay:
     """What `milepost.engines.relay.Relay` does, without threads."""
 
-    def __init__(self, followers: Mapping[str, Callable[[memoryview], object]]) -> None:
+    def __init__(self, followers: Mapping[str, Callable[[memoryview], object]], *, depth: int) -> None:
         self._followers = tuple(followers.values())
 
     def put(self, block: memoryview) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from pathlib import Path
 
 import blake3
@@ -13,10 +14,12 @@ import torch
 from attrs import define
 from typing_extensions import Buffer
 
+from milepost.engines.digests import Digester
 from milepost.engines.disks import Sink
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.formats import Image, Stager, digest_of, stream, write_image
 from milepost.engines.niceness import be_nicer
+from milepost.engines.relay import DEPTH
 from tests.formats.samples import assert_same, filled, read, written
 
 
@@ -125,6 +128,24 @@ def test_the_threads_that_write_are_as_nice_as_who_asked(tmp_path: Path) -> None
     thread.join()
     assert (disk.sink.thread, disk.sink.niceness) == ("milepost-write", min(mine + 2, 19))
     assert os.getpriority(os.PRIO_PROCESS, 0) == mine
+
+
+def test_a_digest_that_falls_behind_does_not_hold_up_the_disk_of_a_staged_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, update = _Disk(tmp_path), Digester.update
+    whole = threading.Event()
+
+    def late(digester: Digester, data: Buffer) -> None:
+        while disk.sink.writes <= DEPTH and not whole.wait(0.01) and time.monotonic() < deadline:
+            pass
+        whole.set()
+        update(digester, data)
+
+    monkeypatch.setattr(Digester, "update", late)
+    deadline = time.monotonic() + 20
+    write_image(disk, "x.pt", _images()[0])
+    assert time.monotonic() < deadline, "the disk waited for the digest"
 
 
 def test_an_empty_tree_is_a_file_too(tmp_path: Path) -> None:
