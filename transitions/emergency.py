@@ -16,7 +16,7 @@ from milepost.transitions.errors import Refused
 from milepost.transitions.run import Run, RunOpened, require_open
 from milepost.transitions.saving import Saving
 from milepost.transitions.tables import Stage, Table, follow
-from milepost.transitions.values import SaveId
+from milepost.transitions.values import FULL, Plan, SaveId
 
 # --- records -----------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ class TerminationObserved:
 
 @frozen(kw_only=True)
 class EmergencyCovered:
-    """This published full checkpoint carries everything up to the step at which the run stops."""
+    """What was published by this save carries what the run has to keep of the step at which it stops."""
 
     KIND: ClassVar[str] = "emergency-covered"
     VERSION: ClassVar[int] = 1
@@ -56,9 +56,10 @@ class ObserveTermination:
 
 @frozen(kw_only=True)
 class CoverEmergency:
-    """The step's full checkpoint is published."""
+    """What is published of the step carries every component of `plan`."""
 
     step: int
+    plan: Plan = FULL
 
 
 # --- state -------------------------------------------------------------------------------------
@@ -118,10 +119,10 @@ def cover(emergency: Emergency, command: CoverEmergency, *, saving: Saving) -> t
         return ()
     if emergency.stage is EmergencyStage.CALM:
         raise Refused("no termination was observed; there is nothing to cover")
-    save = saving.sealed.get(command.step) if command.step >= emergency.step else None
+    save = saving.holds(command.step, command.plan) if command.step >= emergency.step else None
     if save is None:
         raise Refused(
-            f"no checkpoint of step {command.step} covers the stop at step {emergency.step}; save that step before "
-            "the run stops"
+            f"nothing that is published of step {command.step} covers the stop at step {emergency.step}; save that "
+            "step before the run stops"
         )
     return (EmergencyCovered(step=command.step, save=save.id),)

@@ -75,6 +75,38 @@ def closed_when_ended(state: State) -> str | None:
     return None
 
 
+def kinds_apart(state: State) -> str | None:
+    """INV-05: a checkpoint is full and an artifact partial; retention knows checkpoints only."""
+    saving, retention = state.saving, state.retention
+    for save in (*saving.sealed.values(), *saving.artifacts.values()):
+        if (save.plan == FULL) is not (saving.sealed.get(save.id.step) is save):
+            return f"save {save.id} of {len(save.plan)} components is on the wrong side"
+    for pruned in (*(one.save for one in retention.open), *retention.released.values(), *retention.removed.values()):
+        if pruned.step not in saving.sealed or saving.sealed[pruned.step].id != pruned:
+            return f"retention took part of {pruned}, which is no checkpoint"
+    return None
+
+
+def pending_is_private(state: State) -> str | None:
+    """INV-07: what waits for its validation is a sealed checkpoint, and no part of it is pruned."""
+    pending = state.validation.pending
+    if pending is None:
+        return None
+    if pending.step not in state.saving.sealed or state.saving.sealed[pending.step].id != pending:
+        return f"the validation of {pending} is pending, and it is no checkpoint"
+    if (lost := state.retention.lost(pending.step)) is not None:
+        return f"the {lost.value} of {pending} was pruned while its validation is pending"
+    return None
+
+
+def last_copy(state: State) -> str | None:
+    """INV-08: the newest checkpoint is whole."""
+    newest = state.saving.newest
+    if newest is not None and (lost := state.retention.lost(newest.step)) is not None:
+        return f"the {lost.value} of {newest}, the newest checkpoint, was pruned"
+    return None
+
+
 def attempts_add_up(state: State) -> str | None:
     """INV-12: attempts = applied + skipped; the row of skips is part of their total."""
     clocks = state.updates.clocks
@@ -105,6 +137,35 @@ def published_stays(before: State, after: State) -> str | None:
     return None
 
 
+def artifact_stays(before: State, after: State) -> str | None:
+    """INV-16: an artifact is written once."""
+    if before.saving.artifacts is after.saving.artifacts:
+        return None
+    for step, save in before.saving.artifacts.items():
+        if after.saving.artifacts.get(step) != save:
+            return f"artifact {save.id} was sealed and changed"
+    return None
+
+
+def nothing_in_use_is_pruned(before: State, after: State) -> str | None:
+    """INV-08: no prune is opened of what this writer resumed from."""
+    resumed = after.run.resumed.save if after.run.resumed is not None else None
+    if resumed is None or before.retention is after.retention:
+        return None
+    lost, now = before.retention.lost(resumed.step), after.retention.lost(resumed.step)
+    if now is not lost:
+        return f"the {now.value if now else 'part'} of {resumed}, which this run was resumed from, was pruned"
+    return None
+
+
+def published_once(before: State, after: State) -> str | None:
+    """INV-07: a validation is completed for the checkpoint that was pending, and for no other."""
+    was, now = before.validation.completed, after.validation.completed
+    if was != now and now != before.validation.pending:
+        return f"the validation of {now} was completed; pending was {before.validation.pending}"
+    return None
+
+
 def pointer_never_back(before: State, after: State) -> str | None:
     """INV-03: the pointer never moves back."""
     was, now = before.pointer.at, after.pointer.at
@@ -124,6 +185,8 @@ def quiet_save(before: State, after: State) -> str | None:
 ON_STATE: tuple[tuple[str, Callable[[State], str | None]], ...] = (
     ("INV-03", pointer_follows),
     ("INV-04", one_in_flight),
+    ("INV-07", pending_is_private),
+    ("INV-08", last_copy),
     ("INV-12", attempts_add_up),
     ("INV-14", closed_when_ended),
     ("INV-17", resume_explained),
@@ -132,20 +195,29 @@ ON_STATE: tuple[tuple[str, Callable[[State], str | None]], ...] = (
 ON_SEALED: tuple[tuple[str, Callable[[State], str | None]], ...] = (
     ("INV-01", sealed_is_whole),
     ("INV-03", newest_is_newest),
+    ("INV-05", kinds_apart),
 )
 """Those that walk every sealed save: a step that sealed nothing cannot break them."""
 
 ON_STEP: tuple[tuple[str, Callable[[State, State], str | None]], ...] = (
     ("INV-02", published_stays),
     ("INV-03", pointer_never_back),
+    ("INV-07", published_once),
+    ("INV-08", nothing_in_use_is_pruned),
     ("INV-12", quiet_save),
+    ("INV-16", artifact_stays),
 )
+
+
+def _published(state: State) -> tuple[int, ...]:
+    """What the predicates over every published save rest on, by identity."""
+    return (id(state.saving.sealed), id(state.saving.artifacts), id(state.retention))
 
 
 def violations(before: State, after: State) -> tuple[Violation, ...]:
     """Everything that is wrong with `after`, reached from `before`. A state by itself is given twice."""
     found = []
-    if before is after or before.saving.sealed is not after.saving.sealed:
+    if before is after or _published(before) != _published(after):
         found += [(number, holds(after)) for number, holds in ON_SEALED]
     found += [(number, holds(after)) for number, holds in ON_STATE]
     found += [(number, holds(before, after)) for number, holds in ON_STEP]

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import evolve as replaced
 from attrs import frozen
 
-from milepost.transitions import emergency, pointing, run, saving, sweeping, updates
+from milepost.transitions import emergency, pointing, retention, run, saving, sweeping, updates, validation
 from milepost.transitions.emergency import (
     CoverEmergency,
     Emergency,
@@ -22,6 +22,16 @@ from milepost.transitions.emergency import (
 )
 from milepost.transitions.errors import IllegalTransition
 from milepost.transitions.pointing import AdvancePointer, Pointer, PointerAdvanced, ReportPointed
+from milepost.transitions.retention import (
+    ApplyRetention,
+    Pruned,
+    PruneFailed,
+    PruneOpened,
+    PrunePart,
+    ReportPruned,
+    ReportPruneFailed,
+    Retention,
+)
 from milepost.transitions.run import (
     AdoptResume,
     EndRun,
@@ -34,6 +44,7 @@ from milepost.transitions.run import (
     SegmentOpened,
 )
 from milepost.transitions.saving import (
+    ArtifactSealed,
     ComponentStored,
     OpenSave,
     ReportAbsent,
@@ -61,6 +72,19 @@ from milepost.transitions.updates import (
     Updates,
     UpdateSkipped,
 )
+from milepost.transitions.validation import (
+    EvaluationFailed,
+    EvaluationPassed,
+    EvaluationPended,
+    MarkGeneration,
+    PublicationCompleted,
+    PublicationPended,
+    ReportFailed,
+    ReportMarked,
+    ReportPassed,
+    Validation,
+)
+from milepost.transitions.values import SaveId
 
 Record = (
     SegmentOpened
@@ -75,7 +99,16 @@ Record = (
     | SaveOpened
     | ComponentStored
     | SaveSealed
+    | ArtifactSealed
     | SaveAbandoned
+    | EvaluationPended
+    | EvaluationFailed
+    | EvaluationPassed
+    | PublicationPended
+    | PublicationCompleted
+    | PruneOpened
+    | Pruned
+    | PruneFailed
     | PointerAdvanced
     | DebrisCleared
     | TerminationObserved
@@ -98,13 +131,19 @@ Command = (
     | ReportGivenUp
     | ReportFound
     | ReportAbsent
+    | ReportFailed
+    | ReportPassed
+    | ReportMarked
+    | ApplyRetention
+    | ReportPruned
+    | ReportPruneFailed
     | ReportPointed
     | ReportCleared
     | ObserveTermination
     | CoverEmergency
 )
 
-Effect = SavingEffect | AdvancePointer | ClearDebris
+Effect = SavingEffect | AdvancePointer | MarkGeneration | PrunePart | ClearDebris
 
 
 @frozen(kw_only=True)
@@ -114,6 +153,8 @@ class State:
     run: Run = Run()
     updates: Updates = Updates()
     saving: Saving = Saving()
+    validation: Validation = Validation()
+    retention: Retention = Retention()
     pointer: Pointer = Pointer()
     debris: Debris = Debris()
     emergency: Emergency = Emergency()
@@ -131,11 +172,17 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
         ("run", run.on_opened),
         ("updates", updates.on_run_opened),
         ("saving", saving.on_run_opened),
+        ("validation", validation.on_run_opened),
+        ("retention", retention.on_run_opened),
         ("pointer", pointing.on_run_opened),
         ("debris", sweeping.on_run_opened),
         ("emergency", emergency.on_run_opened),
     ),
-    RunResumed: (("run", run.on_resumed), ("updates", updates.on_run_resumed)),
+    RunResumed: (
+        ("run", run.on_resumed),
+        ("updates", updates.on_run_resumed),
+        ("validation", validation.on_run_resumed),
+    ),
     RunEnded: (("run", run.on_ended),),
     UpdateOpened: (("updates", updates.on_opened_update),),
     UpdateApplied: (("updates", updates.on_applied),),
@@ -144,8 +191,25 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
     StepReported: (("updates", updates.on_reported),),
     SaveOpened: (("saving", saving.on_save_opened),),
     ComponentStored: (("saving", saving.on_component_stored),),
-    SaveSealed: (("saving", saving.on_save_sealed), ("pointer", pointing.on_save_sealed)),
-    SaveAbandoned: (("saving", saving.on_save_abandoned), ("debris", sweeping.on_save_abandoned)),
+    SaveSealed: (
+        ("saving", saving.on_save_sealed),
+        ("validation", validation.on_save_sealed),
+        ("pointer", pointing.on_save_sealed),
+    ),
+    ArtifactSealed: (("saving", saving.on_artifact_sealed),),
+    SaveAbandoned: (
+        ("saving", saving.on_save_abandoned),
+        ("validation", validation.on_save_abandoned),
+        ("debris", sweeping.on_save_abandoned),
+    ),
+    EvaluationPended: (("validation", validation.on_evaluation_pended),),
+    EvaluationFailed: (("validation", validation.on_step),),
+    EvaluationPassed: (("validation", validation.on_step),),
+    PublicationPended: (("validation", validation.on_step),),
+    PublicationCompleted: (("validation", validation.on_publication_completed),),
+    PruneOpened: (("retention", retention.on_prune_opened),),
+    Pruned: (("retention", retention.on_pruned),),
+    PruneFailed: (("retention", retention.on_prune_failed),),
     PointerAdvanced: (("pointer", pointing.on_pointer_advanced),),
     DebrisCleared: (("debris", sweeping.on_debris_cleared),),
     TerminationObserved: (("emergency", emergency.on_observed),),
@@ -165,12 +229,18 @@ DECIDE: Mapping[type, Callable[[State, Any], tuple[Record, ...]]] = {
     SkipUpdate: lambda s, c: updates.skip_update(s.updates, c),
     AbortUpdate: lambda s, c: updates.abort_update(s.updates, c),
     ReportStep: lambda s, c: updates.report_step(s.updates, c, run=s.run),
-    OpenSave: lambda s, c: saving.open_save(s.saving, c, run=s.run, updates=s.updates),
+    OpenSave: lambda s, c: _open_save(s, c),
     ReportStored: lambda s, c: saving.report_stored(s.saving, c),
     ReportSealed: lambda s, c: saving.report_sealed(s.saving, c),
     ReportGivenUp: lambda s, c: saving.report_given_up(s.saving, c),
     ReportFound: lambda s, c: saving.report_found(s.saving, c),
     ReportAbsent: lambda s, c: saving.report_absent(s.saving, c),
+    ReportFailed: lambda s, c: validation.report_failed(s.validation, c, run=s.run),
+    ReportPassed: lambda s, c: validation.report_passed(s.validation, c, run=s.run),
+    ReportMarked: lambda s, c: validation.report_marked(s.validation, c),
+    ApplyRetention: lambda s, c: retention.apply(s.retention, c, saving=s.saving, validation=s.validation, run=s.run),
+    ReportPruned: lambda s, c: retention.report_pruned(s.retention, c),
+    ReportPruneFailed: lambda s, c: retention.report_failed(s.retention, c),
     ReportPointed: lambda s, c: pointing.report_pointed(s.pointer, c),
     ReportCleared: lambda s, c: sweeping.report_cleared(s.debris, c),
     ObserveTermination: lambda s, c: emergency.observe(s.emergency, c, run=s.run),
@@ -195,11 +265,19 @@ def evolve(state: State, record: Record) -> State:
                 run=state.run,
                 updates=move(state.updates, record),
                 saving=state.saving,
+                validation=state.validation,
+                retention=state.retention,
                 pointer=state.pointer,
                 debris=state.debris,
                 emergency=state.emergency,
             )
     return replaced(state, **{part: move(getattr(state, part), record) for part, move in moves})
+
+
+def _open_save(state: State, command: OpenSave) -> tuple[Record, ...]:
+    """A save, and with `pending` the validation that it is the first half of: one entry, so that neither is alone."""
+    opened = saving.open_save(state.saving, command, run=state.run, updates=state.updates)
+    return (*opened, *(validation.pend(state.validation, opened[0]) if command.pending else ()))
 
 
 def due(state: State) -> tuple[Effect, ...]:
@@ -208,7 +286,15 @@ def due(state: State) -> tuple[Effect, ...]:
         return ()
     epoch = state.run.epoch
     return (
-        *saving.due(state.saving),
+        *saving.due(state.saving, pending=state.validation.intended),
         *pointing.due(state.pointer, epoch=epoch),
+        *validation.due(state.validation),
+        *retention.due(state.retention),
         *sweeping.due(state.debris, epoch=epoch),
     )
+
+
+def obligations(state: State) -> tuple[SaveId, ...]:
+    """What only the trainer can do: evaluate the checkpoints of these saves."""
+    pending = validation.obligation(state.validation)
+    return () if pending is None or state.run.stage is not run.RunStage.OPEN else (pending,)

@@ -4,11 +4,23 @@
     (none)      SaveOpened        WRITING     nothing is on disk yet; its id is used up
     WRITING     ComponentStored   WRITING     these files are durable in the save's private staging
     WRITING     SaveSealed        SEALED      the checkpoint is published, whole and durable (INV-01)
+    WRITING     ArtifactSealed    SEALED      the same of a partial plan: an artifact, apart from checkpoints (INV-05)
     WRITING     SaveAbandoned     ABANDONED   it was not published and never will be
     WRITING     RunOpened         UNSETTLED   its writer is gone: look before saying anything
     UNSETTLED   SaveSealed        SEALED      found published under this very id: rolled forward
+    UNSETTLED   ArtifactSealed    SEALED      the same of an artifact
     UNSETTLED   SaveAbandoned     ABANDONED   its staging was revoked and it is not published
     UNSETTLED   RunOpened         UNSETTLED   the writer that was to look is gone as well
+
+Which steps may be saved, with N the newest published step of either kind:
+
+    the plan   the step                                       answer
+    any        below N                                        refused: steps never go back (INV-02, INV-03)
+    full       N, published as a checkpoint                   refused: it never changes (INV-02)
+    full       N, published as an artifact only               saved beside it, in the other tree
+    partial    N, published as a checkpoint                   refused: everything is on disk already
+    partial    N, published as an artifact                    refused: an artifact is never written again (INV-16)
+    any        above N                                        saved
 
 `due` derives the outstanding work from this state alone.
 """
@@ -24,7 +36,18 @@ from milepost.transitions.errors import IllegalTransition, Refused
 from milepost.transitions.run import Run, RunOpened, require_open
 from milepost.transitions.tables import Stage, Table, follow
 from milepost.transitions.updates import Updates, UpdateStage
-from milepost.transitions.values import FULL, Component, FileDigest, Mode, Plan, Reason, SaveId, StoredComponent
+from milepost.transitions.values import (
+    FULL,
+    Component,
+    FileDigest,
+    Mode,
+    Plan,
+    Reason,
+    SaveId,
+    StoredComponent,
+    covers,
+    union,
+)
 
 # --- records -----------------------------------------------------------------------------------
 
@@ -64,6 +87,16 @@ class SaveSealed:
 
 
 @frozen(kw_only=True)
+class ArtifactSealed:
+    """The partial save is visible among the artifacts, durable, and carries the manifest with this digest."""
+
+    KIND: ClassVar[str] = "artifact-sealed"
+    VERSION: ClassVar[int] = 1
+    save: SaveId
+    manifest: FileDigest
+
+
+@frozen(kw_only=True)
 class SaveAbandoned:
     """The save was given up; nothing of it is visible as a checkpoint and nothing of it ever will be."""
 
@@ -79,13 +112,17 @@ class SaveAbandoned:
 
 @frozen(kw_only=True)
 class OpenSave:
-    """Begin a save of `plan` for `step`. `why` says what made it synchronous, where something did."""
+    """Begin a save of `plan` for `step`. `why` says what made it synchronous, where something did.
+
+    `pending` makes a full save the first half of a validation: published, and not announced.
+    """
 
     step: int
     plan: Plan
     reason: Reason
     mode: Mode
     why: str = ""
+    pending: bool = False
 
 
 @frozen(kw_only=True)
@@ -142,11 +179,15 @@ class StorePayload:
 
 @frozen(kw_only=True)
 class SealSave:
-    """Write the manifest, last, and publish."""
+    """Write the manifest, last, and publish: among the checkpoints, or among the artifacts for a partial plan.
+
+    With `pending` the checkpoint says by itself that its evaluation is pending.
+    """
 
     save: SaveId
     plan: Plan
     components: tuple[StoredComponent, ...]
+    pending: bool
 
 
 @frozen(kw_only=True)
@@ -154,6 +195,7 @@ class ObserveSave:
     """Revoke the staging of a save whose writer is gone, then look whether it was published."""
 
     save: SaveId
+    plan: Plan
 
 
 SavingEffect = StorePayload | SealSave | ObserveSave
@@ -191,23 +233,40 @@ class Save:
 class Saving:
     """Open saves apart from sealed ones; `sealed` maps a step to its checkpoint, at most one and for ever (INV-02).
 
-    `given_up` is the newest abandoned save: what a caller who waited for it is told.
+    `artifacts` does so for partial saves, which nothing resumes from. `given_up` is the newest abandoned save: what a
+    caller who waited for it is told.
     """
 
     open: tuple[Save, ...] = ()
     sealed: HashTrieMap[int, Save] = field(factory=HashTrieMap)
     newest: SaveId | None = None
+    artifacts: HashTrieMap[int, Save] = field(factory=HashTrieMap)
+    newest_artifact: SaveId | None = None
     counter: int = 0
     given_up: SaveAbandoned | None = None
+
+    @property
+    def newest_step(self) -> int | None:
+        """The newest published step, whatever was published of it."""
+        return max((save.step for save in (self.newest, self.newest_artifact) if save is not None), default=None)
+
+    def holds(self, step: int, plan: Plan) -> Save | None:
+        """What is published of this step and carries every component of the plan."""
+        for save in (self.sealed.get(step), self.artifacts.get(step)):
+            if save is not None and covers(save.plan, plan):
+                return save
+        return None
 
 
 TABLE: Table[SaveStage] = {
     (SaveStage.NONE, SaveOpened): SaveStage.WRITING,
     (SaveStage.WRITING, ComponentStored): SaveStage.WRITING,
     (SaveStage.WRITING, SaveSealed): SaveStage.SEALED,
+    (SaveStage.WRITING, ArtifactSealed): SaveStage.SEALED,
     (SaveStage.WRITING, SaveAbandoned): SaveStage.ABANDONED,
     (SaveStage.WRITING, RunOpened): SaveStage.UNSETTLED,
     (SaveStage.UNSETTLED, SaveSealed): SaveStage.SEALED,
+    (SaveStage.UNSETTLED, ArtifactSealed): SaveStage.SEALED,
     (SaveStage.UNSETTLED, SaveAbandoned): SaveStage.ABANDONED,
     (SaveStage.UNSETTLED, RunOpened): SaveStage.UNSETTLED,
 }
@@ -233,19 +292,27 @@ def on_component_stored(saving: Saving, record: ComponentStored) -> Saving:
 
 
 def on_save_sealed(saving: Saving, record: SaveSealed) -> Saving:
+    done = _sealed(saving, record)
+    return evolve(saving, open=(), sealed=saving.sealed.insert(done.id.step, done), newest=done.id)
+
+
+def on_artifact_sealed(saving: Saving, record: ArtifactSealed) -> Saving:
+    done = _sealed(saving, record)
+    return evolve(saving, open=(), artifacts=saving.artifacts.insert(done.id.step, done), newest_artifact=done.id)
+
+
+def _sealed(saving: Saving, record: SaveSealed | ArtifactSealed) -> Save:
     save = _open(saving, record.save, record)
     stage = follow(TABLE, save.stage, record, of=f"save {save.id}")
     if not _complete(save):
         raise IllegalTransition(f"save {save.id} was sealed before every component of its plan was stored")
-    if saving.newest is not None and save.id.step <= saving.newest.step:
-        raise IllegalTransition(f"step {save.id.step} was sealed behind step {saving.newest.step} (INV-02)")
-    done = evolve(save, stage=stage, manifest=record.manifest)
-    return evolve(
-        saving,
-        open=(),
-        sealed=saving.sealed.insert(save.id.step, done),
-        newest=save.id,
-    )
+    if (save.plan == FULL) is not isinstance(record, SaveSealed):
+        raise IllegalTransition(
+            f"save {save.id} of {_names(save.plan)} was sealed by {type(record).__name__} (INV-05)"
+        )
+    if (problem := _misplaced(saving, save.id.step, save.plan)) is not None:
+        raise IllegalTransition(f"save {save.id} was sealed against the order of steps: {problem}")
+    return evolve(save, stage=stage, manifest=record.manifest)
 
 
 def on_save_abandoned(saving: Saving, record: SaveAbandoned) -> Saving:
@@ -274,6 +341,23 @@ def _complete(save: Save) -> bool:
     return {part.component for part in save.components} == set(save.plan)
 
 
+def _misplaced(saving: Saving, step: int, plan: Plan) -> str | None:
+    """Why nothing of this plan can be published at this step any more; the table at the top."""
+    newest = saving.newest_step
+    if newest is not None and step < newest:
+        return f"step {newest} is published, and neither latest nor the steps ever move back (INV-03)"
+    if step in saving.sealed:
+        return f"step {step} is published as {saving.sealed[step].id.directory} and never changes (INV-02)"
+    if plan != FULL and step in saving.artifacts:
+        held = _names(saving.artifacts[step].plan)
+        return f"the artifact of step {step} holds {held} and is never written again (INV-16)"
+    return None
+
+
+def _names(plan: Plan) -> str:
+    return ", ".join(component.value for component in plan)
+
+
 # --- decisions ---------------------------------------------------------------------------------
 
 
@@ -282,8 +366,10 @@ def open_save(saving: Saving, command: OpenSave, *, run: Run, updates: Updates) 
     require_open(run, f"save step {step}")
     if step < 0:
         raise Refused(f"cannot save step {step}: steps count from 0")
-    if command.plan != FULL:
-        raise Refused("a checkpoint holds every component; partial plans make artifacts, not checkpoints")
+    if not command.plan or command.plan != union(command.plan):
+        raise Refused(
+            f"cannot save step {step}: a plan names components once and in order, not {_names(command.plan)}"
+        )
     if updates.stage is UpdateStage.ACCUMULATING:
         raise Refused(
             f"cannot save step {step}: attempt {updates.clocks.attempt_id + 1} is still accumulating, and "
@@ -291,12 +377,9 @@ def open_save(saving: Saving, command: OpenSave, *, run: Run, updates: Updates) 
         )
     if saving.open:
         raise Refused(f"cannot save step {step}: save {saving.open[0].id} is open; join it first (INV-04)")
-    if step in saving.sealed:
-        raise Refused(f"step {step} is published as {saving.sealed[step].id.directory} and never changes (INV-02)")
-    if saving.newest is not None and step < saving.newest.step:
+    if (problem := _misplaced(saving, step, command.plan)) is not None:
         raise Refused(
-            f"cannot save step {step}: the newest checkpoint is step {saving.newest.step}, and latest never moves "
-            "back (INV-03); start a new attempt with resume=off to train from an earlier step"
+            f"cannot save step {step}: {problem}; start a new attempt with resume=off to train from an earlier step"
         )
     save = SaveId(step, run.epoch, saving.counter + 1)
     return (SaveOpened(save=save, plan=command.plan, reason=command.reason, mode=command.mode, why=command.why),)
@@ -309,9 +392,13 @@ def report_stored(saving: Saving, command: ReportStored) -> tuple[ComponentStore
     )
 
 
-def report_sealed(saving: Saving, command: ReportSealed) -> tuple[SaveSealed, ...]:
-    save = _reported(saving, command.save, SaveStage.WRITING)
-    return (SaveSealed(save=save.id, manifest=command.manifest),)
+def report_sealed(saving: Saving, command: ReportSealed) -> tuple[SaveSealed | ArtifactSealed, ...]:
+    return _seal(_reported(saving, command.save, SaveStage.WRITING), command.manifest)
+
+
+def _seal(save: Save, manifest: FileDigest) -> tuple[SaveSealed | ArtifactSealed, ...]:
+    kind = SaveSealed if save.plan == FULL else ArtifactSealed
+    return (kind(save=save.id, manifest=manifest),)
 
 
 def report_given_up(saving: Saving, command: ReportGivenUp) -> tuple[SaveAbandoned, ...]:
@@ -319,7 +406,7 @@ def report_given_up(saving: Saving, command: ReportGivenUp) -> tuple[SaveAbandon
     return (SaveAbandoned(save=save.id, code=command.code, detail=command.detail),)
 
 
-def report_found(saving: Saving, command: ReportFound) -> tuple[SaveSealed, ...]:
+def report_found(saving: Saving, command: ReportFound) -> tuple[SaveSealed | ArtifactSealed, ...]:
     save = _reported(saving, command.save, SaveStage.UNSETTLED)
     known = {file for part in save.components for file in part.files}
     if not _complete(save) or known != set(command.files):
@@ -327,7 +414,7 @@ def report_found(saving: Saving, command: ReportFound) -> tuple[SaveSealed, ...]
             f"{save.id.directory} carries the id of save {save.id} but lists other files than the journal recorded "
             "before it was published; run `milepost verify`"
         )
-    return (SaveSealed(save=save.id, manifest=command.manifest),)
+    return _seal(save, command.manifest)
 
 
 def report_absent(saving: Saving, command: ReportAbsent) -> tuple[SaveAbandoned, ...]:
@@ -341,14 +428,16 @@ def _reported(saving: Saving, wanted: SaveId, stage: SaveStage) -> Save:
     raise Refused(f"a report on save {wanted}, which is not {stage.value}")
 
 
-def due(saving: Saving) -> tuple[SavingEffect, ...]:
-    """What is outstanding, in the order in which it has to be done."""
+def due(saving: Saving, *, pending: SaveId | None) -> tuple[SavingEffect, ...]:
+    """What is outstanding, in the order in which it has to be done. `pending` is the save that will be evaluated."""
     effects: list[SavingEffect] = []
     for save in saving.open:
         if save.stage is SaveStage.UNSETTLED:
-            effects.append(ObserveSave(save=save.id))
+            effects.append(ObserveSave(save=save.id, plan=save.plan))
         elif _complete(save):
-            effects.append(SealSave(save=save.id, plan=save.plan, components=save.components))
+            effects.append(
+                SealSave(save=save.id, plan=save.plan, components=save.components, pending=save.id == pending)
+            )
         else:
             effects.append(StorePayload(save=save.id, plan=save.plan))
     return tuple(effects)

@@ -19,7 +19,18 @@ class Component(Enum):
 Plan = tuple[Component, ...]
 
 FULL: Plan = tuple(Component)
-"""The only plan that makes a checkpoint an exact resume source."""
+"""The only plan that makes a checkpoint an exact resume source. Every other one makes an artifact."""
+
+
+def union(*plans: Plan) -> Plan:
+    """Every component of any of the plans, in table order."""
+    wanted = {component for plan in plans for component in plan}
+    return tuple(component for component in Component if component in wanted)
+
+
+def covers(plan: Plan, wanted: Plan) -> bool:
+    """Whether what was saved by `plan` holds every component of `wanted`."""
+    return set(wanted) <= set(plan)
 
 
 class Reason(Enum):
@@ -27,6 +38,7 @@ class Reason(Enum):
 
     CADENCE = "cadence"
     FINAL = "final"
+    VALIDATION = "validation"
     EMERGENCY = "emergency"
     REQUESTED = "requested"
 
