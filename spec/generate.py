@@ -22,11 +22,22 @@ import attrs
 
 from milepost.journal.config import knobs
 from milepost.journal.log.codec import CODEC
-from milepost.transitions import emergency, pointing, resuming, run, saving, sweeping, updates
+from milepost.transitions import (
+    emergency,
+    planning,
+    pointing,
+    resuming,
+    retention,
+    run,
+    saving,
+    sweeping,
+    updates,
+    validation,
+)
 from milepost.transitions.machine import RECORDS
 
 HERE = Path(__file__).parent
-ROOMS: tuple[ModuleType, ...] = (run, updates, saving, pointing, sweeping, emergency)
+ROOMS: tuple[ModuleType, ...] = (run, updates, saving, validation, retention, pointing, sweeping, emergency)
 NOTICE = "<!-- Drawn from the code by spec/generate.py; change the code and run it again. -->"
 
 
@@ -109,8 +120,9 @@ def lifecycle_page() -> Iterator[str]:
         yield from table(rows)
         yield ""
         yield from diagram(room)
-    yield from ("", "## resuming", "")
-    yield from fenced(inspect.cleandoc(resuming.__doc__ or ""))
+    for rules in (planning, resuming):
+        yield from ("", f"## {room_name(rules)}", "")
+        yield from fenced(inspect.cleandoc(rules.__doc__ or "").rstrip())
 
 
 def records_page() -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 stage      record                next       promise
 CALM       TerminationObserved   OBSERVED   the run was told to stop, and by what
-OBSERVED   EmergencyCovered      COVERED    a full checkpoint of the step is published; stopping loses nothing
+OBSERVED   EmergencyCovered      COVERED    what has to be kept of the step is published: the run may stop
 any        RunOpened             CALM       a new writer was not told anything yet
 """
 

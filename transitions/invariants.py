@@ -27,8 +27,8 @@ class Violation:
 
 
 def sealed_is_whole(state: State) -> str | None:
-    """INV-01 in the state: a sealed save has a manifest and every component of its plan."""
-    for save in state.saving.sealed.values():
+    """INV-01 in the state: what is published has a manifest and every component of its plan."""
+    for save in (*state.saving.sealed.values(), *state.saving.artifacts.values()):
         if save.manifest is None or {part.component for part in save.components} != set(save.plan):
             return f"save {save.id} is sealed without a manifest or without a component"
     return None
@@ -49,11 +49,15 @@ def pointer_follows(state: State) -> str | None:
 
 
 def newest_is_newest(state: State) -> str | None:
-    """INV-03: `newest` is the highest sealed step."""
+    """INV-03: the newest checkpoint is that of the highest step, and so is the newest artifact."""
     saving = state.saving
-    highest = max(saving.sealed, default=None)
-    if highest != (None if saving.newest is None else saving.newest.step):
-        return f"newest is {saving.newest}, sealed goes up to {highest}"
+    for called, newest, published in (
+        ("checkpoint", saving.newest, saving.sealed),
+        ("artifact", saving.newest_artifact, saving.artifacts),
+    ):
+        highest = max(published, default=None)
+        if highest != (None if newest is None else newest.step):
+            return f"the newest {called} is {newest}, the highest step is {highest}"
     return None
 
 
@@ -88,8 +92,10 @@ def kinds_apart(state: State) -> str | None:
 
 
 def pending_is_private(state: State) -> str | None:
-    """INV-07: what waits for its validation is a sealed checkpoint, and no part of it is pruned."""
-    pending = state.validation.pending
+    """INV-07: what waits for its validation is the open save or a sealed checkpoint, and no part of it is pruned."""
+    intended, pending = state.validation.intended, state.validation.pending
+    if intended is not None and not any(save.id == intended and save.plan == FULL for save in state.saving.open):
+        return f"the validation of {intended} is intended, and no full save of that id is open"
     if pending is None:
         return None
     if pending.step not in state.saving.sealed or state.saving.sealed[pending.step].id != pending:
@@ -161,7 +167,7 @@ def nothing_in_use_is_pruned(before: State, after: State) -> str | None:
 def published_once(before: State, after: State) -> str | None:
     """INV-07: a validation is completed for the checkpoint that was pending, and for no other."""
     was, now = before.validation.completed, after.validation.completed
-    if was != now and now != before.validation.pending:
+    if was != now and (now is None or now != before.validation.pending):
         return f"the validation of {now} was completed; pending was {before.validation.pending}"
     return None
 
@@ -197,7 +203,7 @@ ON_SEALED: tuple[tuple[str, Callable[[State], str | None]], ...] = (
     ("INV-03", newest_is_newest),
     ("INV-05", kinds_apart),
 )
-"""Those that walk every sealed save: a step that sealed nothing cannot break them."""
+"""Those that walk everything that is published: a step that published and pruned nothing cannot break them."""
 
 ON_STEP: tuple[tuple[str, Callable[[State, State], str | None]], ...] = (
     ("INV-02", published_stays),
@@ -209,15 +215,19 @@ ON_STEP: tuple[tuple[str, Callable[[State, State], str | None]], ...] = (
 )
 
 
-def _published(state: State) -> tuple[int, ...]:
-    """What the predicates over every published save rest on, by identity."""
-    return (id(state.saving.sealed), id(state.saving.artifacts), id(state.retention))
+def _same_published(before: State, after: State) -> bool:
+    """Whether a step moved nothing that the predicates over every published save rest on."""
+    return (
+        before.saving.sealed is after.saving.sealed
+        and before.saving.artifacts is after.saving.artifacts
+        and before.retention is after.retention
+    )
 
 
 def violations(before: State, after: State) -> tuple[Violation, ...]:
     """Everything that is wrong with `after`, reached from `before`. A state by itself is given twice."""
     found = []
-    if before is after or _published(before) != _published(after):
+    if before is after or not _same_published(before, after):
         found += [(number, holds(after)) for number, holds in ON_SEALED]
     found += [(number, holds(after)) for number, holds in ON_STATE]
     found += [(number, holds(before, after)) for number, holds in ON_STEP]

@@ -222,7 +222,7 @@ RECORDS: tuple[type, ...] = tuple(EVOLVE)
 DECIDE: Mapping[type, Callable[[State, Any], tuple[Record, ...]]] = {
     OpenRun: lambda s, c: run.open_run(s.run, c),
     RotateSegment: lambda s, c: run.rotate(s.run, c),
-    AdoptResume: lambda s, c: run.adopt(s.run, c),
+    AdoptResume: lambda s, c: _adopt(s, c),
     EndRun: lambda s, c: run.end(s.run, c, open_saves=tuple(save.id for save in s.saving.open)),
     OpenUpdate: lambda s, c: updates.open_update(s.updates, c, run=s.run),
     ApplyUpdate: lambda s, c: updates.apply_update(s.updates, c),
@@ -272,6 +272,13 @@ def evolve(state: State, record: Record) -> State:
                 emergency=state.emergency,
             )
     return replaced(state, **{part: move(getattr(state, part), record) for part, move in moves})
+
+
+def _adopt(state: State, command: AdoptResume) -> tuple[Record, ...]:
+    """What the epoch continues from, once what an earlier writer's validation left due is done."""
+    adopted = run.adopt(state.run, command)
+    validation.require_at_rest(state.validation)
+    return adopted
 
 
 def _open_save(state: State, command: OpenSave) -> tuple[Record, ...]:

@@ -7,7 +7,7 @@ found enters as their standing. Names that lie there without a record are candid
     SOUND        the newest is taken               taken, unless a newer one is sealed in the run it would extend
     DAMAGED      the newest refuses the start      refused
     RELEASED     passed over, it is never newest   refused: it has no optimizer any more
-    UNRECORDED   passed over                       refused inside a run's own tree (elsewhere: see below)
+    UNRECORDED   passed over                       refused inside the run's own tree; elsewhere its manifest decides
 
 `auto` never steps back past damage in silence: the newest checkpoint is what was promised. The way out is a path.
 
@@ -21,7 +21,8 @@ found enters as their standing. Names that lie there without a record are candid
     path                 sound, behind the adopted attempt's newest        refused: later saves would collide
 
 Artifacts are no candidates (INV-05), but their steps are taken for ever (INV-16): where the adopted attempt's newest
-artifact is newer than what would be resumed, the start is refused, `auto` and path alike.
+artifact is newer than what would be resumed, or there is nothing to resume, the start is refused, `auto` and path
+alike.
 """
 
 from __future__ import annotations

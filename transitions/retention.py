@@ -22,7 +22,8 @@ Whether a checkpoint stays, newest first; the first line that fits decides, for 
     one of the newest N that are not pending, or N is 0         keep_optim_last, keep_model_last
     (the optimizer) in what keep_fn returned                    in the place of keep_optim_last
 
-Artifacts are never counted and never pruned (INV-05).
+With the checkpoint goes its optimizer: a checkpoint has at most one prune under way. Artifacts are never counted and
+never pruned (INV-05).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from typing import ClassVar
 from attrs import evolve, field, frozen
 from rpds import HashTrieMap
 
+from milepost.transitions.errors import Refused
 from milepost.transitions.run import Run, RunOpened, require_open
 from milepost.transitions.saving import Save, Saving
 from milepost.transitions.tables import Stage, Table, follow
@@ -189,7 +191,6 @@ def on_pruned(retention: Retention, record: Pruned) -> Retention:
     rest = tuple(one for one in retention.open if one is not prune)
     if record.part is Part.OPTIMIZER:
         return evolve(retention, open=rest, released=retention.released.insert(record.save.step, record.save))
-    rest = tuple(one for one in rest if one.save != record.save)
     return evolve(retention, open=rest, removed=retention.removed.insert(record.save.step, record.save))
 
 
@@ -211,13 +212,15 @@ def _find(retention: Retention, save: SaveId, part: Part) -> Prune:
     for prune in retention.open:
         if prune.save == save and prune.part is part:
             return prune
-    gone = retention.removed if part is Part.CHECKPOINT else retention.released
-    stage = PruneStage.GONE if save.step in gone or save.step in retention.removed else PruneStage.NONE
-    return Prune(save=save, part=part, files=(), stage=stage)
+    if part is Part.CHECKPOINT:
+        gone = save.step in retention.removed
+    else:
+        gone = save.step in retention.released or retention.lost(save.step) is Part.CHECKPOINT
+    return Prune(save=save, part=part, files=(), stage=PruneStage.GONE if gone else PruneStage.NONE)
 
 
 def _with(retention: Retention, prune: Prune) -> Retention:
-    rest = tuple(one for one in retention.open if (one.save, one.part) != (prune.save, prune.part))
+    rest = tuple(one for one in retention.open if one.save != prune.save)
     return evolve(retention, open=(*rest, prune))
 
 
@@ -298,26 +301,36 @@ def apply(
 ) -> tuple[PruneOpened, ...]:
     require_open(run, "apply retention")
     judged = judge(retention, command, saving=saving, validation=validation, run=run)
-    under_way = {(prune.save, prune.part) for prune in retention.open if prune.stage is PruneStage.OPEN}
+    under_way = {prune.save for prune in retention.open if prune.stage is PruneStage.OPEN}
     return tuple(
         PruneOpened(save=one.save, part=one.part, files=_files(saving.sealed[one.save.step], one.part), why=one.why)
         for one in reversed(judged)
-        if not one.stays and (one.save, one.part) not in under_way
+        if not one.stays
+        and one.save not in under_way
+        and (_find(retention, one.save, one.part).stage, PruneOpened) in TABLE
     )
 
 
 def report_pruned(retention: Retention, command: ReportPruned) -> tuple[Pruned, ...]:
+    _require_under_way(retention, command.save, command.part)
     return (Pruned(save=command.save, part=command.part),)
 
 
 def report_failed(retention: Retention, command: ReportPruneFailed) -> tuple[PruneFailed, ...]:
+    _require_under_way(retention, command.save, command.part)
     return (PruneFailed(save=command.save, part=command.part, detail=command.detail),)
+
+
+def _require_under_way(retention: Retention, save: SaveId, part: Part) -> None:
+    prune = _find(retention, save, part)
+    if prune.stage is not PruneStage.OPEN:
+        raise Refused(f"a report on {_called(prune)}, which is not open but {prune.stage.value}")
 
 
 def due(retention: Retention) -> tuple[PrunePart, ...]:
     """The prunes that are open, oldest step first."""
     return tuple(
         PrunePart(save=prune.save, part=prune.part, files=prune.files)
-        for prune in sorted(retention.open, key=lambda prune: (prune.save, prune.part.value))
+        for prune in sorted(retention.open, key=lambda prune: prune.save)
         if prune.stage is PruneStage.OPEN
     )

@@ -368,7 +368,8 @@ def open_save(saving: Saving, command: OpenSave, *, run: Run, updates: Updates) 
         raise Refused(f"cannot save step {step}: steps count from 0")
     if not command.plan or command.plan != union(command.plan):
         raise Refused(
-            f"cannot save step {step}: a plan names components once and in order, not {_names(command.plan)}"
+            f"cannot save step {step}: a plan names components once and in order, not "
+            f"{_names(command.plan) or 'nothing'}"
         )
     if updates.stage is UpdateStage.ACCUMULATING:
         raise Refused(

@@ -12,6 +12,8 @@
     IDLE         RunResumed             IDLE         there is nothing to continue
     EVALUATING   RunResumed             EVALUATING   from the pending checkpoint; from another one: IDLE, superseded
 
+A resume is decided in IDLE or EVALUATING alone: in every other stage something is due, and is done first.
+
 An ephemeral validation is no lifecycle: it leaves no record. A pending checkpoint is what a resume takes, and nothing
 else may have it: it is not announced, archived or pruned. What the trainer has to do is `obligations`; marking the
 checkpoint is an effect, so that a copy of the directory carries its pending state with it.
@@ -237,9 +239,23 @@ def report_passed(validation: Validation, command: ReportPassed, *, run: Run) ->
 def report_marked(
     validation: Validation, command: ReportMarked
 ) -> tuple[PublicationPended | PublicationCompleted, ...]:
+    if MarkGeneration(save=command.save, generation=command.generation) not in due(validation):
+        raise Refused(
+            f"a report that {command.save.directory} is marked {command.generation.value}, which is not due; the "
+            f"validation of {_directory(validation)} is {validation.stage.value}"
+        )
     if command.generation is Generation.PUBLICATION_PENDING:
         return (PublicationPended(save=command.save),)
     return (PublicationCompleted(save=command.save),)
+
+
+def require_at_rest(validation: Validation) -> None:
+    """`Refused` where an epoch cannot decide yet what it continues from: the table at the top has no such resume."""
+    if (validation.stage, RunResumed) not in TABLE:
+        raise Refused(
+            f"cannot resume: the validation of {_directory(validation)} is {validation.stage.value}; do what is due "
+            "first"
+        )
 
 
 def _evaluating(validation: Validation, run: Run, step: int) -> SaveId:

@@ -8,11 +8,19 @@ from typing import Any
 from milepost.transitions.emergency import EmergencyCovered, TerminationObserved
 from milepost.transitions.machine import Record
 from milepost.transitions.pointing import PointerAdvanced
+from milepost.transitions.retention import Part, Pruned, PruneFailed, PruneOpened
 from milepost.transitions.run import RunEnded, RunOpened, RunResumed, SegmentOpened
-from milepost.transitions.saving import ComponentStored, SaveAbandoned, SaveOpened, SaveSealed
+from milepost.transitions.saving import ArtifactSealed, ComponentStored, SaveAbandoned, SaveOpened, SaveSealed
 from milepost.transitions.sweeping import DebrisCleared
 from milepost.transitions.updates import StepReported, UpdateAborted, UpdateApplied, UpdateOpened, UpdateSkipped
-from milepost.transitions.values import ResumeKind
+from milepost.transitions.validation import (
+    EvaluationFailed,
+    EvaluationPassed,
+    EvaluationPended,
+    PublicationCompleted,
+    PublicationPended,
+)
+from milepost.transitions.values import FULL, ResumeKind
 
 
 def sentence(record: Record) -> str:
@@ -71,7 +79,7 @@ def _step_reported(record: StepReported) -> str:
 
 
 def _save_opened(record: SaveOpened) -> str:
-    plan = "everything" if len(record.plan) == 3 else ", ".join(part.value for part in record.plan)
+    plan = "everything" if record.plan == FULL else ", ".join(part.value for part in record.plan)
     return f"save {record.save} of {plan} begins, {record.reason.value} and {record.mode.value}" + _because(
         record.why
     )
@@ -85,6 +93,24 @@ def _component_stored(record: ComponentStored) -> str:
 
 def _save_abandoned(record: SaveAbandoned) -> str:
     return f"save {record.save} was given up, nothing of it is visible: {record.code}" + _because(record.detail)
+
+
+def _prune_opened(record: PruneOpened) -> str:
+    what = record.save.directory if record.part is Part.CHECKPOINT else f"the optimizer of {record.save.directory}"
+    return f"{what} is about to be deleted: {record.why} ({', '.join(record.files)})"
+
+
+def _pruned(record: Pruned) -> str:
+    if record.part is Part.CHECKPOINT:
+        return f"{record.save.directory} is deleted"
+    return f"the optimizer of {record.save.directory} is deleted; its weights stay, and no run resumes from it"
+
+
+def _prune_failed(record: PruneFailed) -> str:
+    return (
+        f"the {record.part.value} of {record.save.directory} was not deleted, or only in part; nobody relies on it, "
+        "and it is tried again later" + _because(record.detail)
+    )
 
 
 def _debris_cleared(record: DebrisCleared) -> str:
@@ -108,7 +134,18 @@ SENTENCES: Mapping[type, Callable[[Any], str]] = {
     SaveOpened: _save_opened,
     ComponentStored: _component_stored,
     SaveSealed: lambda r: f"{r.save.directory} is published, whole and durable (save {r.save})",
+    ArtifactSealed: lambda r: f"{r.save.directory} is published as an artifact, no resume source (save {r.save})",
     SaveAbandoned: _save_abandoned,
+    EvaluationPended: lambda r: f"save {r.save} will wait for its evaluation once it is published",
+    EvaluationFailed: lambda r: (
+        f"the evaluation of {r.save.directory} failed and is still pending" + _because(r.detail)
+    ),
+    EvaluationPassed: lambda r: f"{r.save.directory} passed its evaluation, which is never run again",
+    PublicationPended: lambda r: f"{r.save.directory} says that it passed and that only its publication is pending",
+    PublicationCompleted: lambda r: f"{r.save.directory} says that it is published: its validation is complete",
+    PruneOpened: _prune_opened,
+    Pruned: _pruned,
+    PruneFailed: _prune_failed,
     PointerAdvanced: lambda r: f"latest names {r.save.directory}",
     DebrisCleared: _debris_cleared,
     TerminationObserved: lambda r: f"told to stop at step {r.step}: {r.reason}" + _because(r.detail),

@@ -1,9 +1,10 @@
-"""Make the golden run of a version: `python spec/golden/make.py 0.1`. See README.md."""
+"""Make the golden run of a version: `python spec/golden/make.py 0.2`. See README.md."""
 
 from __future__ import annotations
 
 import errno
 import sys
+import warnings
 from pathlib import Path
 
 import orjson
@@ -23,16 +24,22 @@ from milepost.transitions.machine import State
 from tests.journal.runs import FakeWatch, StillAmbient, Training, config, train
 
 RUN = "milepost/default/run"
+ATTEMPT = f"{RUN}/20260102030405"
+VALIDATION = ("validation.every_steps=4", "validation.at_end=false")
+"""The identity of the validation: a resume needs the same."""
+
+
+class Unfit(Exception):
+    """What the evaluation of step 4 raises, once."""
 
 
 def make(target: Path) -> None:
-    """Run the three epochs on a simulated disk and put what is left at `target`."""
+    """Run the epochs on a simulated disk and put what is left at `target`."""
     disk, ambient = SimulatedDisk(), StillAmbient()
-    _first_epoch(disk, ambient)
-    _second_epoch(disk, ambient)
-    kept = _third_epoch(disk, ambient)
-    run_ts = disk.names(RUN)[-1]
-    _export(disk, f"{RUN}/{run_ts}", target / "run")
+    for epoch in (_given_up, _unfit, _told_to_stop, _pruned, _artifact):
+        epoch(disk, ambient)
+    kept = _killed(disk, ambient)
+    _export(disk, ATTEMPT, target / "run")
     segment = sorted((target / "run" / "journal").glob("*.jsonl"))[-1]
     segment.write_bytes(segment.read_bytes() + b'{"seq":')
     place = Place(disk=LocalDisk(target), path="run")
@@ -42,23 +49,23 @@ def make(target: Path) -> None:
         "seq": folded.head.seq,
         "sum": folded.head.sum,
         "verify": verify(place).exit_code,
-        "resumes_at": 5,
+        "overrides": VALIDATION,
+        "resumes_at": 9,
         "parameters": [value.hex() for value in kept],
     }
     (target / "expected.json").write_bytes(orjson.dumps(expected, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _first_epoch(disk: SimulatedDisk, ambient: StillAmbient) -> None:
+def _given_up(disk: SimulatedDisk, ambient: StillAmbient) -> None:
     """A skipped update; the save of step 2 meets a full disk and is given up; step 3 is saved at the end."""
-    attempt = f"{RUN}/20260102030405"
     disk.hardware.faults = fault_on(
-        "write", Fault(error=errno.ENOSPC), path=f"{attempt}/checkpoints/.staging/2.1.1/optim.pt"
+        "write", Fault(error=errno.ENOSPC), path=f"{ATTEMPT}/checkpoints/.staging/2.1.1/optim.pt"
     )
     try:
         train(
-            config("golden"),
+            config("golden", *VALIDATION),
             until=3,
-            disk=disk.process("first"),
+            disk=disk.process("given up"),
             ambient=ambient,
             each=lambda journal, step: journal.skip("nonfinite_loss") if step == 1 else None,
         )
@@ -66,22 +73,82 @@ def _first_epoch(disk: SimulatedDisk, ambient: StillAmbient) -> None:
         print(f"as planned: {error}")
 
 
-def _second_epoch(disk: SimulatedDisk, ambient: StillAmbient) -> None:
-    """Resumes at step 3; a termination at step 5 makes the emergency save."""
+def _unfit(disk: SimulatedDisk, ambient: StillAmbient) -> None:
+    """Resumes at step 3; step 4 is published as pending, and its evaluation fails."""
+
+    def evaluate(step: int) -> None:
+        raise Unfit(f"step {step}")
+
+    try:
+        train(config("golden", *VALIDATION), until=9, disk=disk.process("unfit"), ambient=ambient, validate=evaluate)
+    except Unfit as error:
+        print(f"as planned: {error}")
+
+
+def _told_to_stop(disk: SimulatedDisk, ambient: StillAmbient) -> None:
+    """Step 4 is evaluated and published; the prune of step 3 fails, and is done behind the emergency save."""
+    disk.hardware.faults = fault_on(
+        "unlink", Fault(error=errno.EIO), path=f"{ATTEMPT}/checkpoints/iter_000000003/optim.pt"
+    )
     watch = FakeWatch()
 
     def terminate(journal: Journal, step: int) -> None:
         if step == 5:
             watch.seen = Termination(reason="signal SIGTERM", detail="planned")
 
-    train(config("golden"), until=9, disk=disk.process("second"), ambient=ambient, watch=watch, each=terminate)
+    train(
+        config("golden", *VALIDATION),
+        until=9,
+        disk=disk.process("told to stop"),
+        ambient=ambient,
+        watch=watch,
+        each=terminate,
+        validate=_fit,
+    )
 
 
-def _third_epoch(disk: SimulatedDisk, ambient: StillAmbient) -> tuple[float, ...]:
-    """Resumes at step 5 and is killed while the save of step 6 is being written; what was restored."""
-    process, slot, training = disk.process("third"), SteppedSlot(), Training()
+def _pruned(disk: SimulatedDisk, ambient: StillAmbient) -> None:
+    """Resumes at step 5 and saves step 6; step 3 goes as a whole. The next start takes a step back and ends."""
+    settings = config("golden", *VALIDATION, "keep_model_last=3")
+    train(settings, until=6, disk=disk.process("pruned"), ambient=ambient, validate=_fit)
+    with Journal.open(
+        settings,
+        trainer=Training().trainer(),
+        disk=disk.process("taken back"),
+        slot=SteppedSlot(),
+        watch=FakeWatch(),
+        ambient=ambient,
+        environ={},
+    ) as journal:
+        next(journal.steps(until=7, validate=_fit))
+
+
+def _artifact(disk: SimulatedDisk, ambient: StillAmbient) -> None:
+    """Resumes at step 6; step 8 is saved as an artifact of the model, step 9 as a whole when the run is stopped."""
+    settings = config("golden", *VALIDATION, "checkpoint_components=[model]")
+    watch = FakeWatch()
+
+    def terminate(journal: Journal, step: int) -> None:
+        if step == 9:
+            watch.seen = Termination(reason="sentinel", detail="planned")
+
+    with warnings.catch_warnings(action="ignore"):  # the plan is partial on purpose
+        train(
+            settings,
+            until=10,
+            disk=disk.process("artifact"),
+            ambient=ambient,
+            watch=watch,
+            each=terminate,
+            validate=_fit,
+        )
+
+
+def _killed(disk: SimulatedDisk, ambient: StillAmbient) -> tuple[float, ...]:
+    """Resumes at step 9 and is killed while the save of step 10 is being written; what was restored."""
+    process, slot, training = disk.process("killed"), SteppedSlot(), Training()
     journal = Journal.open(
-        config("golden"),
+        config("golden", *VALIDATION),
         trainer=training.trainer(),
         disk=process,
         slot=slot,
@@ -91,15 +158,19 @@ def _third_epoch(disk: SimulatedDisk, ambient: StillAmbient) -> tuple[float, ...
     )
     kept = training.digest()
     try:
-        for step in journal.steps(until=9):
+        for step in journal.steps(until=13):
             training.step()
-            if step == 7:
+            if step == 11:
                 process.kill_at = len(disk.trace) + 12
                 while slot.step():
                     pass
     except Killed as killed:
         print(f"as planned: {killed}")
     return kept
+
+
+def _fit(step: int) -> None:
+    """An evaluation that passes."""
 
 
 def _export(disk: SimulatedDisk, source: str, target: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import attrs
 import orjson
 import pytest
+from attrs import evolve as replaced
 from attrs import field, frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,13 @@ from rpds import HashTrieMap
 
 from milepost.engines.shapes import Mismatch, object_of, shape_of
 from milepost.journal.log.codec import CODEC, Codec
+from milepost.transitions.emergency import EmergencyStage
 from milepost.transitions.errors import Corrupt, NewerVersion
 from milepost.transitions.machine import RECORDS, State
+from milepost.transitions.retention import Part, PruneStage, Retention
+from milepost.transitions.saving import SaveStage
+from milepost.transitions.validation import Validation, ValidationStage
+from tests.transitions.samples import OLDER, PARTS, RESUMED_RUN, SAVE, prune_in, published, save_in
 
 
 class Colour(Enum):
@@ -248,8 +254,22 @@ def test_a_type_without_a_shape_is_refused_when_the_registry_is_made() -> None:
             shape_of(hint)
 
 
-def test_the_state_has_a_shape() -> None:
-    assert shape_of(State).read(through_json(shape_of(State).write(State()))) == State()
+LIVED_IN = State(
+    run=RESUMED_RUN,
+    saving=replaced(published(full=(OLDER, SAVE), artifacts=(OLDER,)), open=(save_in(SaveStage.WRITING),)),
+    validation=Validation(stage=ValidationStage.PUBLISHING, save=SAVE, completed=OLDER),
+    retention=Retention(
+        open=(prune_in(PruneStage.OPEN), prune_in(PruneStage.FAILED, of=OLDER, part=Part.CHECKPOINT)),
+        released=HashTrieMap({SAVE.step: SAVE}),
+        removed=HashTrieMap({OLDER.step: OLDER}),
+    ),
+    emergency=PARTS["emergency"][EmergencyStage.COVERED],
+)
+
+
+@pytest.mark.parametrize("state", [State(), LIVED_IN], ids=["the first", "one with a part in every room"])
+def test_the_state_has_a_shape(state: State) -> None:
+    assert shape_of(State).read(through_json(shape_of(State).write(state))) == state
 
 
 def test_the_schema_is_valid_and_knows_every_record() -> None:

@@ -14,12 +14,22 @@ from typing import Any
 from attrs import evolve
 from rpds import HashTrieMap
 
-from milepost.transitions import emergency, pointing, run, saving, sweeping, updates
+from milepost.transitions import emergency, pointing, retention, run, saving, sweeping, updates, validation
 from milepost.transitions.emergency import Emergency, EmergencyCovered, EmergencyStage, TerminationObserved
 from milepost.transitions.machine import Record, State
 from milepost.transitions.pointing import Pointer, PointerAdvanced, PointerStage
+from milepost.transitions.retention import (
+    Part,
+    Prune,
+    Pruned,
+    PruneFailed,
+    PruneOpened,
+    PruneStage,
+    Retention,
+)
 from milepost.transitions.run import OpenRun, Run, RunEnded, RunOpened, RunResumed, RunStage, SegmentOpened
 from milepost.transitions.saving import (
+    ArtifactSealed,
     ComponentStored,
     Save,
     SaveAbandoned,
@@ -38,6 +48,15 @@ from milepost.transitions.updates import (
     UpdateSkipped,
     UpdateStage,
 )
+from milepost.transitions.validation import (
+    EvaluationFailed,
+    EvaluationPassed,
+    EvaluationPended,
+    PublicationCompleted,
+    PublicationPended,
+    Validation,
+    ValidationStage,
+)
 from milepost.transitions.values import (
     FULL,
     Clocks,
@@ -46,6 +65,7 @@ from milepost.transitions.values import (
     Metric,
     Mode,
     Outcome,
+    Plan,
     Reason,
     ResumeKind,
     SaveId,
@@ -55,6 +75,7 @@ from milepost.transitions.values import (
 RUN_TS = "20261129160904"
 SAVE = SaveId(10, 1, 1)
 OLDER = SaveId(5, 1, 1)
+PARTIAL: Plan = (Component.MODEL, Component.TRAINING_STATE)
 MANIFEST = FileDigest(path=".posttrain-manifest.json", size=300, digest="blake3:" + "0" * 64)
 STORED = tuple(
     StoredComponent(component=part, files=(FileDigest(path=f"{part.value}.pt", size=7, digest="blake3:" + "1" * 64),))
@@ -65,6 +86,8 @@ ROOMS: Mapping[str, ModuleType] = {
     "run": run,
     "updates": updates,
     "saving": saving,
+    "validation": validation,
+    "retention": retention,
     "pointer": pointing,
     "debris": sweeping,
     "emergency": emergency,
@@ -98,38 +121,76 @@ def run_opened(epoch: int, *, run_ts: str = RUN_TS) -> RunOpened:
     )
 
 
-def resumed(kind: ResumeKind = ResumeKind.FRESH, *, step: int = 0, clocks: Clocks | None = None) -> RunResumed:
+def resumed(
+    kind: ResumeKind = ResumeKind.FRESH, *, step: int = 0, save: SaveId | None = None, clocks: Clocks | None = None
+) -> RunResumed:
     return RunResumed(
-        resume=kind, step=step, source="", save=None, clocks=clocks or Clocks(), passed_over=(), notes=()
+        resume=kind, step=step, source="", save=save, clocks=clocks or Clocks(), passed_over=(), notes=()
     )
 
 
 RESUMED_RUN = Run(stage=RunStage.OPEN, epoch=1, run_ts=RUN_TS, segment=1, opened=run_opened(1), resumed=resumed())
 
 
-def save_in(stage: SaveStage, *, of: SaveId = SAVE, stored: int = len(FULL)) -> Save:
-    """A full save in a stage, with the first `stored` of its components."""
+def stored_of(plan: Plan) -> tuple[StoredComponent, ...]:
+    """Every component of the plan, stored."""
+    return tuple(part for part in STORED if part.component in plan)
+
+
+def save_in(stage: SaveStage, *, of: SaveId = SAVE, plan: Plan = FULL, stored: int = len(FULL)) -> Save:
+    """A save in a stage, with the first `stored` of its components."""
     return Save(
         id=of,
         stage=stage,
-        plan=FULL,
+        plan=plan,
         reason=Reason.CADENCE,
         mode=Mode.SYNCHRONOUS,
-        components=STORED[:stored],
+        components=stored_of(plan)[:stored],
         manifest=MANIFEST if stage is SaveStage.SEALED else None,
     )
 
 
-def saving_in(stage: SaveStage, *, stored: int = len(FULL)) -> Saving:
+def saving_in(stage: SaveStage, *, plan: Plan = FULL, stored: int = len(FULL)) -> Saving:
     """Saving whose newest attempt, `SAVE`, is in the stage; nothing was attempted for NONE."""
     if stage is SaveStage.NONE:
         return Saving()
     if stage is SaveStage.ABANDONED:
         return Saving(counter=1)
-    save = save_in(stage, stored=stored)
     if stage is SaveStage.SEALED:
-        return Saving(sealed=HashTrieMap({SAVE.step: save}), newest=SAVE, counter=1)
-    return Saving(open=(save,), counter=1)
+        return published(full=(SAVE,)) if plan == FULL else published(artifacts=(SAVE,), plan=plan)
+    return Saving(open=(save_in(stage, plan=plan, stored=stored),), counter=1)
+
+
+def published(*, full: tuple[SaveId, ...] = (), artifacts: tuple[SaveId, ...] = (), plan: Plan = PARTIAL) -> Saving:
+    """Saving with these checkpoints, and these artifacts of the plan."""
+    return Saving(
+        sealed=HashTrieMap({save.step: save_in(SaveStage.SEALED, of=save) for save in full}),
+        newest=max(full, default=None),
+        artifacts=HashTrieMap({save.step: save_in(SaveStage.SEALED, of=save, plan=plan) for save in artifacts}),
+        newest_artifact=max(artifacts, default=None),
+        counter=1,
+    )
+
+
+def prune_in(stage: PruneStage, *, of: SaveId = SAVE, part: Part = Part.OPTIMIZER) -> Prune:
+    """A prune of the part, of the files that `save_in` has of it."""
+    files = ("model.pt", "optimizer.pt", "training_state.pt")
+    return Prune(save=of, part=part, files=files[1:2] if part is Part.OPTIMIZER else files, stage=stage)
+
+
+def retention_in(stage: PruneStage, *, of: SaveId = SAVE, part: Part = Part.OPTIMIZER) -> Retention:
+    """Retention whose one prune, of the part of `of`, is in the stage."""
+    if stage is PruneStage.NONE:
+        return Retention()
+    if stage is not PruneStage.GONE:
+        return Retention(open=(prune_in(stage, of=of, part=part),))
+    gone = HashTrieMap({of.step: of})
+    return Retention(removed=gone) if part is Part.CHECKPOINT else Retention(released=gone)
+
+
+def validation_in(stage: ValidationStage) -> Validation:
+    """The validation of `SAVE` in the stage."""
+    return Validation(stage=stage, save=None if stage is ValidationStage.IDLE else SAVE)
 
 
 PARTS: Mapping[str, Mapping[Any, Any]] = {
@@ -142,6 +203,8 @@ PARTS: Mapping[str, Mapping[Any, Any]] = {
     },
     "updates": {stage: Updates(stage=stage) for stage in UpdateStage},
     "saving": {stage: saving_in(stage) for stage in SaveStage},
+    "validation": {stage: validation_in(stage) for stage in ValidationStage},
+    "retention": {stage: retention_in(stage) for stage in PruneStage},
     "pointer": {
         PointerStage.NOWHERE: Pointer(),
         PointerStage.STALE: Pointer(stage=PointerStage.STALE, target=SAVE),
@@ -156,31 +219,41 @@ PARTS: Mapping[str, Mapping[Any, Any]] = {
 }
 
 
+# Where a record needs more of a room than the calmest stage, so that nothing but the tested room is against it.
+_NEEDS: Mapping[type, Mapping[str, Enum]] = {
+    UpdateApplied: {"updates": UpdateStage.ACCUMULATING},
+    UpdateSkipped: {"updates": UpdateStage.ACCUMULATING},
+    UpdateAborted: {"updates": UpdateStage.ACCUMULATING},
+    EvaluationFailed: {"validation": ValidationStage.EVALUATING},
+    EvaluationPassed: {"validation": ValidationStage.EVALUATING},
+    PublicationPended: {"validation": ValidationStage.PASSED},
+    PublicationCompleted: {"validation": ValidationStage.PUBLISHING},
+    Pruned: {"retention": PruneStage.OPEN},
+    PruneFailed: {"retention": PruneStage.OPEN},
+    EmergencyCovered: {"emergency": EmergencyStage.OBSERVED},
+}
+
+
 def state_in(room: str, stage: Enum, kind: type) -> State:
     """A state whose room is in the stage, and whose other rooms have nothing against a record of the kind."""
+    plan = PARTIAL if kind is ArtifactSealed else FULL
     stored = len(FULL) - 1 if kind is ComponentStored else len(FULL)
-    busy = kind in (ComponentStored, SaveSealed, SaveAbandoned)
-    state = State(
+    busy = kind in (ComponentStored, SaveSealed, ArtifactSealed, SaveAbandoned)
+    calm = State(
         run=PARTS["run"][RunStage.OPEN],
-        saving=saving_in(SaveStage.WRITING if busy else SaveStage.NONE, stored=stored),
+        saving=saving_in(SaveStage.WRITING if busy else SaveStage.NONE, plan=plan, stored=stored),
         pointer=PARTS["pointer"][PointerStage.STALE],
         debris=PARTS["debris"][DebrisStage.DUE],
-        emergency=PARTS["emergency"][EmergencyStage.OBSERVED if kind is EmergencyCovered else EmergencyStage.CALM],
-        updates=PARTS["updates"][
-            UpdateStage.ACCUMULATING
-            if kind in (UpdateApplied, UpdateSkipped, UpdateAborted)
-            else UpdateStage.QUIESCENT
-        ],
     )
-    part: Any = saving_in(SaveStage(stage), stored=stored) if room == "saving" else PARTS[room][stage]
-    changed: dict[str, Any] = {room: part}
-    return evolve(state, **changed)
+    parts: dict[str, Any] = {name: PARTS[name][needed] for name, needed in _NEEDS.get(kind, {}).items()}
+    parts[room] = saving_in(SaveStage(stage), plan=plan, stored=stored) if room == "saving" else PARTS[room][stage]
+    return evolve(calm, **parts)
 
 
 _RECORDS: Mapping[type, Callable[[State], Record]] = {
     SegmentOpened: lambda state: SegmentOpened(number=state.run.segment + 1, closes=()),
     RunOpened: lambda state: run_opened(state.run.epoch + 1),
-    RunResumed: lambda state: resumed(),
+    RunResumed: lambda state: resumed(save=state.validation.save),
     RunEnded: lambda state: RunEnded(outcome=Outcome.COMPLETED, step=10, detail=""),
     UpdateOpened: lambda state: UpdateOpened(attempt=state.updates.clocks.attempt_id + 1, step=10),
     UpdateApplied: lambda state: UpdateApplied(attempt=state.updates.clocks.attempt_id + 1),
@@ -192,7 +265,18 @@ _RECORDS: Mapping[type, Callable[[State], Record]] = {
         save=SAVE, component=Component.TRAINING_STATE, files=STORED[-1].files
     ),
     SaveSealed: lambda state: SaveSealed(save=SAVE, manifest=MANIFEST),
+    ArtifactSealed: lambda state: ArtifactSealed(save=SAVE, manifest=MANIFEST),
     SaveAbandoned: lambda state: SaveAbandoned(save=SAVE, code="no-space", detail="7 bytes were left"),
+    EvaluationPended: lambda state: EvaluationPended(save=SAVE),
+    EvaluationFailed: lambda state: EvaluationFailed(save=SAVE, detail="ValueError: no held-out data"),
+    EvaluationPassed: lambda state: EvaluationPassed(save=SAVE),
+    PublicationPended: lambda state: PublicationPended(save=SAVE),
+    PublicationCompleted: lambda state: PublicationCompleted(save=SAVE),
+    PruneOpened: lambda state: PruneOpened(
+        save=SAVE, part=Part.OPTIMIZER, files=("optimizer.pt",), why="it is number 2 from the newest"
+    ),
+    Pruned: lambda state: Pruned(save=SAVE, part=Part.OPTIMIZER),
+    PruneFailed: lambda state: PruneFailed(save=SAVE, part=Part.OPTIMIZER, detail="EIO"),
     PointerAdvanced: lambda state: PointerAdvanced(save=SAVE),
     DebrisCleared: lambda state: DebrisCleared(names=("9.1.1",)),
     TerminationObserved: lambda state: TerminationObserved(step=10, reason="signal", detail="SIGTERM"),

@@ -9,11 +9,26 @@ from rpds import HashTrieMap
 from milepost.transitions.invariants import ON_SEALED, ON_STATE, ON_STEP, Violation, violations
 from milepost.transitions.machine import State, initial
 from milepost.transitions.pointing import Pointer, PointerStage
+from milepost.transitions.retention import Part, PruneStage
 from milepost.transitions.run import RunStage
 from milepost.transitions.saving import Save, SaveStage, Saving
 from milepost.transitions.updates import Updates, UpdateStage
-from milepost.transitions.values import Clocks, Component, SaveId
-from tests.transitions.samples import MANIFEST, OLDER, PARTS, RESUMED_RUN, SAVE, save_in, saving_in
+from milepost.transitions.validation import Validation, ValidationStage
+from milepost.transitions.values import FULL, Clocks, SaveId
+from tests.transitions.samples import (
+    MANIFEST,
+    OLDER,
+    PARTIAL,
+    PARTS,
+    RESUMED_RUN,
+    SAVE,
+    published,
+    resumed,
+    retention_in,
+    save_in,
+    saving_in,
+    validation_in,
+)
 
 GOOD = State(
     run=RESUMED_RUN,
@@ -38,10 +53,22 @@ def with_pointer(pointer: Pointer) -> State:
     return replaced(GOOD, pointer=pointer)
 
 
-BOTH = replaced(
-    GOOD.saving,
-    sealed=GOOD.saving.sealed.insert(OLDER.step, save_in(SaveStage.SEALED, of=OLDER)),
-)
+BOTH = published(full=(OLDER, SAVE))
+BESIDE = published(full=(SAVE,), artifacts=(OLDER, SAVE))
+ARTIFACT = BESIDE.artifacts[OLDER.step]
+
+
+def with_artifact(save: Save) -> State:
+    return replaced(GOOD, saving=replaced(BESIDE, artifacts=BESIDE.artifacts.insert(OLDER.step, save)))
+
+
+def with_prune(stage: PruneStage, *, of: SaveId, part: Part = Part.OPTIMIZER, state: State = GOOD) -> State:
+    return replaced(state, retention=retention_in(stage, of=of, part=part))
+
+
+PENDING = replaced(GOOD, saving=BOTH, validation=Validation(stage=ValidationStage.EVALUATING, save=OLDER))
+INTENDED = State(run=RESUMED_RUN, saving=WRITING, validation=validation_in(ValidationStage.INTENDED))
+FROM_OLDER = replaced(GOOD, saving=BOTH, run=replaced(RESUMED_RUN, resumed=resumed(step=5, save=OLDER)))
 
 BAD_STATES: dict[str, tuple[State, str, str]] = {
     "no manifest": (
@@ -64,10 +91,20 @@ BAD_STATES: dict[str, tuple[State, str, str]] = {
         "INV-03",
         "at 10.2.1, which is no sealed full checkpoint",
     ),
-    "the pointer names a partial save": (
-        with_sealed(replaced(SEALED, plan=(Component.MODEL,), components=SEALED.components[:1])),
+    "an artifact has no manifest": (
+        with_artifact(replaced(ARTIFACT, manifest=None)),
+        "INV-01",
+        "5.1.1 is sealed without a manifest or without a component",
+    ),
+    "an artifact lacks a component": (
+        with_artifact(replaced(ARTIFACT, components=ARTIFACT.components[:1])),
+        "INV-01",
+        "5.1.1 is sealed without a manifest or without a component",
+    ),
+    "the pointer names an artifact": (
+        replaced(GOOD, saving=BESIDE, pointer=Pointer(stage=PointerStage.STALE, at=OLDER, target=SAVE)),
         "INV-03",
-        "at 10.1.1, which is no sealed full checkpoint",
+        "at 5.1.1, which is no sealed full checkpoint",
     ),
     "the pointer rests behind the newest": (
         replaced(GOOD, saving=BOTH, pointer=Pointer(stage=PointerStage.AT, at=OLDER, target=SAVE)),
@@ -84,12 +121,17 @@ BAD_STATES: dict[str, tuple[State, str, str]] = {
             GOOD, saving=replaced(BOTH, newest=OLDER), pointer=Pointer(stage=PointerStage.AT, at=OLDER, target=OLDER)
         ),
         "INV-03",
-        "newest is 5.1.1, sealed goes up to 10",
+        "the newest checkpoint is 5.1.1, the highest step is 10",
     ),
     "the newest is not sealed at all": (
         State(saving=Saving(newest=SAVE), pointer=Pointer(stage=PointerStage.STALE, target=SAVE)),
         "INV-03",
-        "newest is 10.1.1, sealed goes up to None",
+        "the newest checkpoint is 10.1.1, the highest step is None",
+    ),
+    "the newest artifact is not the highest": (
+        replaced(GOOD, saving=replaced(BESIDE, newest_artifact=OLDER)),
+        "INV-03",
+        "the newest artifact is 5.1.1, the highest step is 10",
     ),
     "two saves are open": (
         replaced(GOOD, saving=replaced(GOOD.saving, open=(*WRITING.open, *WRITING.open))),
@@ -100,6 +142,81 @@ BAD_STATES: dict[str, tuple[State, str, str]] = {
         State(run=replaced(RESUMED_RUN, epoch=2), saving=WRITING),
         "INV-04",
         "save 10.1.1 is being written in epoch 2",
+    ),
+    "a partial save among the checkpoints": (
+        replaced(GOOD, saving=replaced(BOTH, sealed=BOTH.sealed.insert(OLDER.step, ARTIFACT))),
+        "INV-05",
+        "save 5.1.1 of 2 components is on the wrong side",
+    ),
+    "a full save among the artifacts": (
+        with_artifact(save_in(SaveStage.SEALED, of=OLDER)),
+        "INV-05",
+        "save 5.1.1 of 3 components is on the wrong side",
+    ),
+    "a part of an artifact is being pruned": (
+        with_prune(PruneStage.OPEN, of=OLDER, state=replaced(GOOD, saving=BESIDE)),
+        "INV-05",
+        "retention took part of 5.1.1, which is no checkpoint",
+    ),
+    "a part of an artifact was released": (
+        with_prune(PruneStage.GONE, of=OLDER, state=replaced(GOOD, saving=BESIDE)),
+        "INV-05",
+        "retention took part of 5.1.1, which is no checkpoint",
+    ),
+    "an artifact was removed": (
+        with_prune(PruneStage.GONE, of=OLDER, part=Part.CHECKPOINT, state=replaced(GOOD, saving=BESIDE)),
+        "INV-05",
+        "retention took part of 5.1.1, which is no checkpoint",
+    ),
+    "another attempt of a checkpoint's step was pruned": (
+        with_prune(PruneStage.GONE, of=SaveId(5, 2, 1), state=replaced(GOOD, saving=BOTH)),
+        "INV-05",
+        "retention took part of 5.2.1, which is no checkpoint",
+    ),
+    "a validation is intended and no save is open": (
+        replaced(GOOD, validation=validation_in(ValidationStage.INTENDED)),
+        "INV-07",
+        "the validation of 10.1.1 is intended, and no full save of that id is open",
+    ),
+    "a validation is intended of another save": (
+        replaced(INTENDED, validation=Validation(stage=ValidationStage.INTENDED, save=SaveId(10, 1, 2))),
+        "INV-07",
+        "the validation of 10.1.2 is intended, and no full save of that id is open",
+    ),
+    "a validation is intended of a partial save": (
+        replaced(INTENDED, saving=saving_in(SaveStage.WRITING, plan=PARTIAL)),
+        "INV-07",
+        "the validation of 10.1.1 is intended, and no full save of that id is open",
+    ),
+    "what is evaluated is not published": (
+        replaced(INTENDED, validation=validation_in(ValidationStage.EVALUATING)),
+        "INV-07",
+        "the validation of 10.1.1 is pending, and it is no checkpoint",
+    ),
+    "what is evaluated is another attempt": (
+        replaced(GOOD, validation=Validation(stage=ValidationStage.PASSED, save=SaveId(10, 2, 1))),
+        "INV-07",
+        "the validation of 10.2.1 is pending, and it is no checkpoint",
+    ),
+    "the optimizer of what is pending is pruned": (
+        with_prune(PruneStage.OPEN, of=OLDER, state=PENDING),
+        "INV-07",
+        "the optimizer of 5.1.1 was pruned while its validation is pending",
+    ),
+    "what is pending was removed": (
+        with_prune(PruneStage.GONE, of=OLDER, part=Part.CHECKPOINT, state=PENDING),
+        "INV-07",
+        "the checkpoint of 5.1.1 was pruned while its validation is pending",
+    ),
+    "the optimizer of the newest checkpoint was released": (
+        with_prune(PruneStage.GONE, of=SAVE),
+        "INV-08",
+        "the optimizer of 10.1.1, the newest checkpoint, was pruned",
+    ),
+    "the newest checkpoint is being removed": (
+        with_prune(PruneStage.FAILED, of=SAVE, part=Part.CHECKPOINT),
+        "INV-08",
+        "the checkpoint of 10.1.1, the newest checkpoint, was pruned",
     ),
     "an attempt has no outcome": (
         with_clocks(Clocks(attempt_id=3, optimizer_step=1, skipped_total=1)),
@@ -158,6 +275,48 @@ BAD_STEPS: dict[str, tuple[State, State, str, str]] = {
         "INV-03",
         "moved from 10.1.1 to None",
     ),
+    "an artifact changed": (
+        replaced(GOOD, saving=BESIDE),
+        with_artifact(replaced(ARTIFACT, manifest=replaced(MANIFEST, size=301))),
+        "INV-16",
+        "artifact 5.1.1 was sealed and changed",
+    ),
+    "an artifact disappeared": (
+        replaced(GOOD, saving=published(full=(SAVE,), artifacts=(OLDER,))),
+        GOOD,
+        "INV-16",
+        "artifact 5.1.1 was sealed and changed",
+    ),
+    "what was never pending is completed": (
+        GOOD,
+        replaced(GOOD, validation=Validation(completed=SAVE)),
+        "INV-07",
+        "the validation of 10.1.1 was completed; pending was None",
+    ),
+    "another checkpoint is completed than was pending": (
+        PENDING,
+        replaced(PENDING, validation=Validation(completed=SAVE)),
+        "INV-07",
+        "the validation of 10.1.1 was completed; pending was 5.1.1",
+    ),
+    "a completed validation is forgotten": (
+        replaced(GOOD, validation=Validation(completed=SAVE)),
+        GOOD,
+        "INV-07",
+        "the validation of None was completed; pending was None",
+    ),
+    "what the run was resumed from is pruned": (
+        FROM_OLDER,
+        with_prune(PruneStage.OPEN, of=OLDER, state=FROM_OLDER),
+        "INV-08",
+        "the optimizer of 5.1.1, which this run was resumed from, was pruned",
+    ),
+    "more of what the run was resumed from is pruned": (
+        with_prune(PruneStage.GONE, of=OLDER, state=FROM_OLDER),
+        with_prune(PruneStage.OPEN, of=OLDER, part=Part.CHECKPOINT, state=FROM_OLDER),
+        "INV-08",
+        "the checkpoint of 5.1.1, which this run was resumed from, was pruned",
+    ),
     "a save inside an accumulation window": (
         State(run=RESUMED_RUN),
         State(run=RESUMED_RUN, saving=WRITING, updates=Updates(stage=UpdateStage.ACCUMULATING)),
@@ -184,7 +343,9 @@ def test_a_bad_step_between_two_good_states_breaks_exactly_its_invariant(case: s
 
 
 def test_good_states_break_nothing() -> None:
-    for state in (initial(), GOOD, UNDECIDED, State(run=RESUMED_RUN, saving=WRITING)):
+    gone = with_prune(PruneStage.GONE, of=OLDER, part=Part.CHECKPOINT, state=replaced(GOOD, saving=BOTH))
+    writing = State(run=RESUMED_RUN, saving=WRITING)
+    for state in (initial(), GOOD, UNDECIDED, writing, INTENDED, PENDING, FROM_OLDER, gone, with_artifact(ARTIFACT)):
         assert violations(state, state) == ()
 
 
@@ -213,10 +374,46 @@ def test_a_newer_checkpoint_beside_the_older_ones_is_as_it_should_be() -> None:
     assert violations(before, replaced(GOOD, saving=BOTH)) == ()
 
 
+def test_a_prune_that_ends_beside_a_resume_is_as_it_should_be() -> None:
+    before = with_prune(PruneStage.OPEN, of=OLDER, state=replaced(GOOD, saving=published(full=(OLDER, SAVE))))
+    assert violations(before, with_prune(PruneStage.GONE, of=OLDER, state=before)) == ()
+    late = with_prune(PruneStage.FAILED, of=OLDER, state=FROM_OLDER)
+    assert violations(late, with_prune(PruneStage.OPEN, of=OLDER, state=FROM_OLDER)) == ()
+
+
+def test_a_validation_that_is_completed_was_pending() -> None:
+    before = replaced(PENDING, validation=replaced(PENDING.validation, stage=ValidationStage.PUBLISHING))
+    assert violations(before, replaced(before, validation=Validation(completed=OLDER))) == ()
+
+
+def test_a_newer_artifact_beside_the_older_ones_is_as_it_should_be() -> None:
+    before = replaced(GOOD, saving=published(full=(SAVE,), artifacts=(OLDER,)))
+    assert violations(before, replaced(GOOD, saving=BESIDE)) == ()
+
+
 def test_every_predicate_was_violated_above() -> None:
     tried = [number for _, number, _ in BAD_STATES.values()]
     assert set(tried) == {number for number, _ in (*ON_SEALED, *ON_STATE)}
     assert {number for _, _, number, _ in BAD_STEPS.values()} == {number for number, _ in ON_STEP}
+
+
+def test_a_step_that_prunes_or_publishes_is_held_against_all_that_is_published() -> None:
+    """Each of these breaks a predicate that walks everything; a step that moves nothing published is spared it."""
+    bad = replaced(BOTH, sealed=BOTH.sealed.insert(OLDER.step, replaced(ARTIFACT, plan=FULL)), newest=SAVE)
+    before = replaced(GOOD, saving=bad)
+    moved = (
+        replaced(before, saving=replaced(bad, sealed=bad.sealed.insert(OLDER.step, bad.sealed[OLDER.step]))),
+        replaced(before, saving=replaced(bad, artifacts=HashTrieMap())),
+        replaced(before, retention=replaced(before.retention, open=())),
+    )
+    for after in moved:
+        assert [violation.number for violation in violations(before, after)] == ["INV-01"]
+    assert violations(before, replaced(before, saving=replaced(bad, counter=2))) == ()
+
+
+def test_a_pointer_at_a_partial_save_breaks_its_own_invariant_as_well() -> None:
+    state = with_sealed(save_in(SaveStage.SEALED, plan=PARTIAL))
+    assert [violation.number for violation in violations(state, state)] == ["INV-05", "INV-03"]
 
 
 def test_every_violation_is_reported_not_only_the_first() -> None:

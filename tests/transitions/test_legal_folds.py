@@ -2,20 +2,49 @@
 
 The machine is a trainer, an engine and a killer in one: it asks for things, performs what is due (well or badly), and
 opens the run again at any moment. It holds `decide`, `evolve` and `due` to their contract: what a caller asks is
-refused or legal; what an engine answers to a due effect is legal; performing what is due ends.
+refused or legal; what an engine answers to a due effect is legal; performing what is due ends. What the engine put on
+its disk is kept beside the state, and the state never says more than the disk has.
 """
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from milepost.transitions.emergency import CoverEmergency, ObserveTermination
 from milepost.transitions.errors import Refused
 from milepost.transitions.invariants import violations
-from milepost.transitions.machine import Command, Effect, Record, State, decide, due, evolve, initial
+from milepost.transitions.machine import (
+    RECORDS,
+    Command,
+    Effect,
+    Record,
+    State,
+    decide,
+    due,
+    evolve,
+    initial,
+    obligations,
+)
 from milepost.transitions.pointing import AdvancePointer, ReportPointed
+from milepost.transitions.retention import (
+    ApplyRetention,
+    Part,
+    PruneOpened,
+    PrunePart,
+    ReportPruned,
+    ReportPruneFailed,
+)
 from milepost.transitions.run import AdoptResume, EndRun, RotateSegment, RunStage
 from milepost.transitions.saving import (
     ObserveSave,
@@ -25,40 +54,73 @@ from milepost.transitions.saving import (
     ReportGivenUp,
     ReportSealed,
     ReportStored,
+    SaveOpened,
     SealSave,
     StorePayload,
 )
-from milepost.transitions.sweeping import ReportCleared
+from milepost.transitions.sweeping import ClearDebris, ReportCleared
 from milepost.transitions.updates import AbortUpdate, ApplyUpdate, OpenUpdate, ReportStep, SkipUpdate
+from milepost.transitions.validation import (
+    EvaluationPassed,
+    Generation,
+    MarkGeneration,
+    ReportFailed,
+    ReportMarked,
+    ReportPassed,
+    ValidationStage,
+)
 from milepost.transitions.values import FULL, Clocks, Component, Mode, Outcome, Plan, Reason, ResumeKind, SaveId
-from tests.transitions.samples import MANIFEST, STORED, open_run_command
+from tests.transitions.samples import MANIFEST, PARTIAL, open_run_command, stored_of
 
-STEPS = st.integers(min_value=-1, max_value=6)
-FILES = tuple(file for part in STORED for file in part.files)
+STEPS = st.integers(min_value=-1, max_value=8)
+PLANS = st.sampled_from([FULL, FULL, FULL, PARTIAL, (Component.MODEL,)])
+SOME_STEPS = st.lists(st.integers(min_value=0, max_value=8), max_size=3).map(tuple)
+ENDS = st.sampled_from(["failed", "passed", "marked", "sealed", "opened"])
+EVALUATED = ("failed", "passed", "marked")
+
+# What a checkpoint says of itself in each stage, at least.
+SAID = {
+    ValidationStage.EVALUATING: Generation.EVALUATION_PENDING,
+    ValidationStage.PASSED: Generation.EVALUATION_PENDING,
+    ValidationStage.PUBLISHING: Generation.PUBLICATION_PENDING,
+}
 
 
 class Histories(RuleBasedStateMachine):
+    seen: ClassVar[set[type]] = set()
+
     def __init__(self) -> None:
         super().__init__()
         self.state: State = initial()
         self.records: list[Record] = []
-        self.published: set[SaveId] = set()
         self.acknowledged: set[SaveId] = set()
+        # The disk: what is published, what each checkpoint says of its validation, and what was deleted.
+        self.published: set[SaveId] = set()
+        self.marks: set[tuple[SaveId, Generation]] = set()
+        self.deleted: set[tuple[SaveId, Part]] = set()
 
-    def ask(self, command: Command) -> bool:
-        """Decide and fold; False where the state refuses, which must leave nothing behind."""
+    def ask(self, command: Command) -> tuple[Record, ...] | None:
+        """Decide and fold; None where the state refuses, which must leave nothing behind."""
         try:
             records = decide(self.state, command)
         except Refused:
-            return False
+            return None
         for record in records:
             after = evolve(self.state, record)
             assert violations(self.state, after) == ()
             self.state = after
             self.records.append(record)
-        return True
+            self.seen.add(type(record))
+        return records
 
     # --- the trainer ------------------------------------------------------------------------------------------
+
+    @initialize(ends=st.lists(ENDS, max_size=4))
+    def begin(self, ends: list[str]) -> None:
+        """Nothing at all, or a run with some checkpoints: retention needs several before it does anything."""
+        for end in ends:
+            self.start_again()
+            self.boundary(plan=FULL, pending=end in EVALUATED, end=end)
 
     @rule()
     def open_run(self) -> None:
@@ -66,7 +128,15 @@ class Histories(RuleBasedStateMachine):
         assert not self.state.run.resumed
 
     @rule()
-    def adopt_what_is_newest(self) -> None:
+    def start_again(self) -> None:
+        """An opening that nothing interrupts."""
+        self.open_run()
+        self.drain()
+        self.adopt_what_is_newest_or_a_copy_of_it(elsewhere=False)
+        assert self.state.run.resumed
+
+    @rule(elsewhere=st.booleans())
+    def adopt_what_is_newest_or_a_copy_of_it(self, elsewhere: bool) -> None:
         newest = self.state.saving.newest
         step = 0 if newest is None else newest.step
         self.ask(
@@ -74,92 +144,204 @@ class Histories(RuleBasedStateMachine):
                 resume=ResumeKind.FRESH if newest is None else ResumeKind.EXACT,
                 step=step,
                 source="" if newest is None else newest.directory,
-                save=newest,
+                save=None if elsewhere else newest,
                 clocks=Clocks(attempt_id=step, optimizer_step=step),
                 passed_over=(),
             )
         )
 
-    @rule(step=STEPS, emergency=st.booleans(), plan=st.sampled_from([FULL, FULL, FULL, (Component.MODEL,)]))
-    def open_save(self, step: int, emergency: bool, plan: Plan) -> None:
-        reason = Reason.EMERGENCY if emergency else Reason.CADENCE
-        was_sealed = step in self.state.saving.sealed
-        took = self.ask(OpenSave(step=step, plan=plan, reason=reason, mode=Mode.ASYNCHRONOUS))
-        assert not (took and (was_sealed or plan != FULL or step < 0))
+    @rule(step=STEPS, reason=st.sampled_from(Reason), plan=PLANS, pending=st.booleans())
+    def open_save(self, step: int, reason: Reason, plan: Plan, pending: bool) -> None:
+        before = self.state.saving
+        took = self.ask(OpenSave(step=step, plan=plan, reason=reason, mode=Mode.ASYNCHRONOUS, pending=pending))
+        if took is not None:
+            assert step >= 0
+            assert step not in before.sealed
+            assert plan == FULL or (step not in before.artifacts and not pending)
+            assert before.newest_step is None or step >= before.newest_step
+
+    @precondition(lambda self: self.state.run.stage is RunStage.OPEN)
+    @rule(plan=PLANS, pending=st.booleans(), end=ENDS)
+    def boundary(self, plan: Plan, pending: bool, end: str) -> None:
+        """Settle what is open and save the next step, if nothing is against it; it gets as far as `end`."""
+        self.drain()
+        newest = self.state.saving.newest_step
+        step = 0 if newest is None else newest + 1
+        self.open_save(step=step, reason=Reason.CADENCE, plan=plan, pending=pending)
+        if end != "opened":
+            self.drain()
+        if end in EVALUATED:
+            self.evaluate(step=None, passes=end != "failed")
+        if end == "marked":
+            self.drain()
+
+    @rule(step=st.none() | STEPS, passes=st.booleans())
+    def evaluate(self, step: int | None, passes: bool) -> None:
+        """The step that has to be evaluated, or any other."""
+        asked = [save.step for save in obligations(self.state)]
+        step = step if step is not None else next(iter(asked), 0)
+        took = self.ask(ReportPassed(step=step) if passes else ReportFailed(step=step, detail="ValueError"))
+        assert took is None or asked == [step]
 
     @rule(
-        command=st.sampled_from([OpenUpdate(step=3), ApplyUpdate(), SkipUpdate(why="inf"), AbortUpdate(why="left")])
+        keep_optim_last=st.sampled_from([1, 2, 0]),
+        keep_model_last=st.sampled_from([1, 2, 0]),
+        keep_fn=st.none() | st.just(()),
+        archived=st.none() | SOME_STEPS,
+        in_use=st.just(()) | SOME_STEPS,
+        end=st.sampled_from(["failed", "pruned", "opened"]),
     )
-    def update(self, command: Command) -> None:
-        self.ask(command)
+    def apply_retention(
+        self,
+        keep_optim_last: int,
+        keep_model_last: int,
+        keep_fn: tuple[str, ...] | None,
+        archived: tuple[int, ...] | None,
+        in_use: tuple[int, ...],
+        end: str,
+    ) -> None:
+        before = self.state
+        records = self.ask(
+            ApplyRetention(
+                keep_optim_last=keep_optim_last,
+                keep_model_last=keep_model_last,
+                keep_optim=keep_fn,
+                archived=archived,
+                in_use=in_use,
+            )
+        )
+        for record in records or ():
+            assert isinstance(record, PruneOpened)
+            assert before.run.resumed is not None
+            assert record.save not in (before.saving.newest, before.validation.pending, before.run.resumed.save)
+            assert record.save.step not in in_use
+            assert archived is None or record.save.step in archived
+        for effect in due(self.state):
+            if isinstance(effect, PrunePart) and end != "opened":
+                self.perform(effect, fails=end == "failed")
 
-    @rule(step=STEPS, which=st.integers(min_value=0, max_value=4))
+    @rule(outcome=st.sampled_from([None, ApplyUpdate(), SkipUpdate(why="inf"), AbortUpdate(why="left")]))
+    def update(self, outcome: Command | None) -> None:
+        """A window that opens, unless one is open, and has its outcome or none yet."""
+        self.ask(OpenUpdate(step=3))
+        if outcome is not None:
+            self.ask(outcome)
+
+    @rule(step=STEPS, which=st.integers(min_value=0, max_value=2))
     def ask_something_small(self, step: int, which: int) -> None:
         commands: tuple[Command, ...] = (
             ReportStep(step=step, metrics=()),
             RotateSegment(segment=self.state.run.segment + 1, closes=()),
-            ObserveTermination(step=step, reason="signal", detail="SIGTERM"),
-            CoverEmergency(step=step),
             EndRun(outcome=Outcome.STOPPED, step=step),
         )
         self.ask(commands[which])
 
+    @rule(step=STEPS, plan=PLANS)
+    def be_told_to_stop(self, step: int, plan: Plan) -> None:
+        self.ask(ObserveTermination(step=step, reason="signal", detail="SIGTERM"))
+        newest = self.state.saving.newest_step
+        took = self.ask(CoverEmergency(step=max(step, -1 if newest is None else newest), plan=plan))
+        assert not took or self.state.emergency.save in self.published
+
     # --- the engine -------------------------------------------------------------------------------------------
 
-    def perform(self, effect: Effect, *, fails: bool = False) -> None:
-        """Answer the effect as an engine would; a seal that fails may have published before its writer died."""
-        if isinstance(effect, AdvancePointer):
-            answer: Command = ReportPointed(save=effect.save)
-        elif isinstance(effect, StorePayload) and not fails:
-            answer = ReportStored(save=effect.save, components=STORED)
-        elif isinstance(effect, SealSave) and not fails:
+    def touch(self, effect: Effect) -> None:
+        """What performing the effect leaves on the disk, whether or not its writer lives to say so."""
+        if isinstance(effect, SealSave):
             self.published.add(effect.save)
-            answer = ReportSealed(save=effect.save, manifest=MANIFEST)
-        elif isinstance(effect, StorePayload | SealSave):
-            answer = ReportGivenUp(save=effect.save, code="no-space", detail="")
-        elif isinstance(effect, ObserveSave) and effect.save in self.published:
-            answer = ReportFound(save=effect.save, manifest=MANIFEST, files=FILES)
-        elif isinstance(effect, ObserveSave):
-            answer = ReportAbsent(save=effect.save)
-        else:
-            answer = ReportCleared(names=tuple(map(str, effect.abandoned)))
-        assert self.ask(answer), f"the answer to {effect} was refused"
+            if effect.pending:
+                self.marks.add((effect.save, Generation.EVALUATION_PENDING))
+        elif isinstance(effect, MarkGeneration):
+            self.marks.add((effect.save, effect.generation))
+        elif isinstance(effect, PrunePart):
+            self.deleted.add((effect.save, effect.part))
+
+    def perform(self, effect: Effect, *, fails: bool = False) -> None:
+        """Answer the effect as an engine would. A prune that fails may have deleted something."""
+        if not fails or isinstance(effect, PrunePart | MarkGeneration):
+            self.touch(effect)
+        assert self.ask(self.answer(effect, fails=fails)), f"the answer to {effect} was refused"
+
+    def answer(self, effect: Effect, *, fails: bool) -> Command:
+        if isinstance(effect, StorePayload | SealSave) and fails:
+            return ReportGivenUp(save=effect.save, code="no-space", detail="")
+        if isinstance(effect, StorePayload):
+            return ReportStored(save=effect.save, components=stored_of(effect.plan))
+        if isinstance(effect, SealSave):
+            return ReportSealed(save=effect.save, manifest=MANIFEST)
+        if isinstance(effect, ObserveSave) and effect.save in self.published:
+            files = tuple(file for part in stored_of(effect.plan) for file in part.files)
+            return ReportFound(save=effect.save, manifest=MANIFEST, files=files)
+        if isinstance(effect, ObserveSave):
+            return ReportAbsent(save=effect.save)
+        if isinstance(effect, AdvancePointer):
+            return ReportPointed(save=effect.save)
+        if isinstance(effect, MarkGeneration):
+            return ReportMarked(save=effect.save, generation=effect.generation)
+        if isinstance(effect, PrunePart) and fails:
+            return ReportPruneFailed(save=effect.save, part=effect.part, detail="EIO")
+        if isinstance(effect, PrunePart):
+            return ReportPruned(save=effect.save, part=effect.part)
+        assert isinstance(effect, ClearDebris)
+        return ReportCleared(names=tuple(map(str, effect.abandoned)))
 
     @precondition(lambda self: bool(due(self.state)))
     @rule(data=st.data(), fails=st.booleans())
     def perform_one(self, data: st.DataObject, fails: bool) -> None:
         self.perform(data.draw(st.sampled_from(due(self.state))), fails=fails)
 
-    @precondition(lambda self: any(isinstance(effect, SealSave) for effect in due(self.state)))
-    @rule()
-    def die_between_publishing_and_saying_so(self) -> None:
-        self.published.update(effect.save for effect in due(self.state) if isinstance(effect, SealSave))
+    @precondition(lambda self: bool(due(self.state)))
+    @rule(data=st.data())
+    def die_between_doing_and_saying_so(self, data: st.DataObject) -> None:
+        self.touch(data.draw(st.sampled_from(due(self.state))))
         self.open_run()
 
     @precondition(lambda self: self.state.run.stage is RunStage.OPEN)
     @rule()
     def drain(self) -> None:
-        """Three passes settle anything: store, seal, then the pointer and the debris that follow."""
-        for _ in range(3):
-            for effect in due(self.state):
-                self.perform(effect)
+        """A lane as the driver runs it: doing each thing once, the first that is due, settles everything."""
+        tried: set[Effect] = set()
+        while (effect := next((one for one in due(self.state) if one not in tried), None)) is not None:
+            tried.add(effect)
+            self.perform(effect)
         assert due(self.state) == ()
         assert not self.state.saving.open
         assert self.state.pointer.at == self.state.saving.newest
+        assert self.state.validation.stage in (ValidationStage.IDLE, ValidationStage.EVALUATING)
 
     # --- what always holds ------------------------------------------------------------------------------------
 
     @invariant()
     def what_was_published_is_sealed_or_still_to_be_looked_at(self) -> None:
-        sealed = {save.id for save in self.state.saving.sealed.values()}
+        saving = self.state.saving
+        sealed = {save.id for save in (*saving.sealed.values(), *saving.artifacts.values())}
         assert sealed <= self.published
-        assert self.published - sealed <= {save.id for save in self.state.saving.open}
+        assert self.published - sealed <= {save.id for save in saving.open}
         assert self.acknowledged <= sealed
         self.acknowledged = sealed
 
     @invariant()
+    def a_checkpoint_says_of_itself_what_the_state_says_of_its_validation(self) -> None:
+        validation = self.state.validation
+        if validation.pending is not None:
+            assert (validation.pending, SAID[validation.stage]) in self.marks
+        if validation.completed is not None:
+            assert (validation.completed, Generation.PUBLISHED) in self.marks
+
+    @invariant()
+    def what_was_deleted_is_lost_to_the_state_and_was_not_needed(self) -> None:
+        for save, part in self.deleted:
+            assert self.state.retention.lost(save.step) in (part, Part.CHECKPOINT)
+            assert save not in (self.state.saving.newest, self.state.validation.pending)
+
+    @invariant()
+    def what_passed_is_never_evaluated_again(self) -> None:
+        passed = {record.save for record in self.records if isinstance(record, EvaluationPassed)}
+        assert passed.isdisjoint(obligations(self.state))
+
+    @invariant()
     def no_two_attempts_share_an_id(self) -> None:
-        ids = [record.save for record in self.records if record.KIND == "save-opened"]  # type: ignore[union-attr]
+        ids = [record.save for record in self.records if isinstance(record, SaveOpened)]
         assert len(set(ids)) == len(ids)
 
     def teardown(self) -> None:
@@ -171,4 +353,8 @@ class Histories(RuleBasedStateMachine):
         assert due(again) == due(self.state)
 
 
-TestHistories = pytest.mark.filterwarnings("default")(Histories.TestCase)
+@pytest.mark.filterwarnings("default")
+def test_any_history_is_legal_and_the_histories_hold_every_kind_of_record() -> None:
+    Histories.seen.clear()
+    run_state_machine_as_test(Histories)
+    assert Histories.seen == set(RECORDS)

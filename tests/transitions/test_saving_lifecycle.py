@@ -9,6 +9,7 @@ from milepost.transitions import saving
 from milepost.transitions.errors import IllegalTransition, Refused
 from milepost.transitions.machine import Command, Record, State, decide, due, evolve
 from milepost.transitions.saving import (
+    ArtifactSealed,
     ComponentStored,
     ObserveSave,
     OpenSave,
@@ -25,19 +26,29 @@ from milepost.transitions.saving import (
     StorePayload,
 )
 from milepost.transitions.updates import Updates, UpdateStage
-from milepost.transitions.values import FULL, Clocks, Component, FileDigest, Mode, Reason, SaveId
-from tests.transitions.samples import MANIFEST, RESUMED_RUN, SAVE, STORED, run_opened, saving_in
+from milepost.transitions.values import FULL, Clocks, Component, FileDigest, Mode, Plan, Reason, SaveId
+from tests.transitions.samples import (
+    MANIFEST,
+    PARTIAL,
+    RESUMED_RUN,
+    SAVE,
+    STORED,
+    published,
+    run_opened,
+    saving_in,
+    stored_of,
+)
 
 FILES = tuple(file for part in STORED for file in part.files)
 ABSENT = SaveId(10, 1, 9)
 
 
-def state_with(stage: SaveStage, *, stored: int = len(FULL)) -> State:
-    return State(run=RESUMED_RUN, saving=saving_in(stage, stored=stored))
+def state_with(stage: SaveStage, *, plan: Plan = FULL, stored: int = len(FULL)) -> State:
+    return State(run=RESUMED_RUN, saving=saving_in(stage, plan=plan, stored=stored))
 
 
-def asked(step: int) -> OpenSave:
-    return OpenSave(step=step, plan=FULL, reason=Reason.CADENCE, mode=Mode.ASYNCHRONOUS, why="asked")
+def asked(step: int, plan: Plan = FULL) -> OpenSave:
+    return OpenSave(step=step, plan=plan, reason=Reason.CADENCE, mode=Mode.ASYNCHRONOUS, why="asked")
 
 
 # --- opening ----------------------------------------------------------------------------------------------
@@ -77,8 +88,18 @@ REFUSED_SAVES: tuple[tuple[State, OpenSave, str], ...] = (
     (state_with(SaveStage.NONE), asked(-1), "cannot save step -1: steps count from 0"),
     (
         state_with(SaveStage.NONE),
-        replaced(asked(10), plan=(Component.MODEL,)),
-        "holds every component; partial plans make artifacts, not checkpoints",
+        asked(10, plan=()),
+        "cannot save step 10: a plan names components once and in order, not nothing",
+    ),
+    (
+        state_with(SaveStage.NONE),
+        asked(10, plan=(Component.OPTIMIZER, Component.MODEL)),
+        "cannot save step 10: a plan names components once and in order, not optimizer, model",
+    ),
+    (
+        state_with(SaveStage.NONE),
+        asked(10, plan=(Component.MODEL, Component.MODEL)),
+        "cannot save step 10: a plan names components once and in order, not model, model",
     ),
     (
         replaced(state_with(SaveStage.NONE), updates=ACCUMULATING),
@@ -87,12 +108,6 @@ REFUSED_SAVES: tuple[tuple[State, OpenSave, str], ...] = (
     ),
     (state_with(SaveStage.WRITING), asked(20), r"cannot save step 20: save 10\.1\.1 is open; join it first"),
     (state_with(SaveStage.UNSETTLED), asked(20), r"cannot save step 20: save 10\.1\.1 is open; join it first"),
-    (state_with(SaveStage.SEALED), asked(10), "step 10 is published as iter_000000010 and never changes"),
-    (
-        state_with(SaveStage.SEALED),
-        asked(9),
-        "cannot save step 9: the newest checkpoint is step 10, .*; start a new attempt with resume=off",
-    ),
 )
 
 
@@ -113,6 +128,13 @@ def test_a_stored_payload_becomes_one_record_for_each_component() -> None:
         state = evolve(state, record)
     assert state.saving.open[0].components == STORED
     assert state.saving.open[0].size == 7 * len(FULL)
+
+
+def test_an_artifact_has_one_record_for_each_component_of_its_plan() -> None:
+    state = state_with(SaveStage.WRITING, plan=PARTIAL, stored=0)
+    for record in decide(state, ReportStored(save=SAVE, components=stored_of(PARTIAL))):
+        state = evolve(state, record)
+    assert due(state) == (SealSave(save=SAVE, plan=PARTIAL, components=stored_of(PARTIAL), pending=False),)
 
 
 REPORTS: tuple[tuple[SaveStage, Command, Record], ...] = (
@@ -139,6 +161,26 @@ EVERY_REPORT = (ReportStored(save=SAVE, components=STORED), *(command for _, com
 @pytest.mark.parametrize(("stage", "command", "record"), REPORTS, ids=lambda value: type(value).__name__)
 def test_a_report_becomes_the_record_that_it_proves(stage: SaveStage, command: Command, record: Record) -> None:
     assert decide(state_with(stage), command) == (record,)
+
+
+PARTIAL_FILES = tuple(file for part in stored_of(PARTIAL) for file in part.files)
+
+
+@pytest.mark.parametrize(
+    ("stage", "command"),
+    [
+        (SaveStage.WRITING, ReportSealed(save=SAVE, manifest=MANIFEST)),
+        (SaveStage.UNSETTLED, ReportFound(save=SAVE, manifest=MANIFEST, files=PARTIAL_FILES)),
+    ],
+    ids=["sealed", "found"],
+)
+def test_a_published_partial_save_is_an_artifact_and_nothing_points_at_it(stage: SaveStage, command: Command) -> None:
+    state = state_with(stage, plan=PARTIAL)
+    (record,) = decide(state, command)
+    assert record == ArtifactSealed(save=SAVE, manifest=MANIFEST)
+    after = evolve(state, record)
+    assert after.saving == published(artifacts=(SAVE,))
+    assert (after.pointer, after.validation, due(after)) == (state.pointer, state.validation, ())
 
 
 @pytest.mark.parametrize("stage", SaveStage, ids=lambda stage: stage.name)
@@ -213,13 +255,7 @@ ILLEGAL: tuple[tuple[State, Record, str], ...] = (
         r"save 10\.1\.1 stored model twice or against its plan",
     ),
     (
-        replaced(
-            state_with(SaveStage.WRITING),
-            saving=replaced(
-                saving_in(SaveStage.WRITING),
-                open=(replaced(saving_in(SaveStage.WRITING, stored=1).open[0], plan=(Component.MODEL,)),),
-            ),
-        ),
+        state_with(SaveStage.WRITING, plan=PARTIAL),
         ComponentStored(save=SAVE, component=Component.OPTIMIZER, files=()),
         "stored optimizer twice or against its plan",
     ),
@@ -229,11 +265,31 @@ ILLEGAL: tuple[tuple[State, Record, str], ...] = (
         r"save 10\.1\.1 was sealed before every component of its plan was stored",
     ),
     (
+        state_with(SaveStage.WRITING, plan=PARTIAL, stored=1),
+        ArtifactSealed(save=SAVE, manifest=MANIFEST),
+        r"save 10\.1\.1 was sealed before every component of its plan was stored",
+    ),
+    (
+        state_with(SaveStage.WRITING),
+        ArtifactSealed(save=SAVE, manifest=MANIFEST),
+        r"save 10\.1\.1 of model, optimizer, training_state was sealed by ArtifactSealed \(INV-05\)",
+    ),
+    (
+        state_with(SaveStage.WRITING, plan=PARTIAL),
+        SaveSealed(save=SAVE, manifest=MANIFEST),
+        r"save 10\.1\.1 of model, training_state was sealed by SaveSealed \(INV-05\)",
+    ),
+    (
         replaced(
-            state_with(SaveStage.WRITING), saving=replaced(saving_in(SaveStage.WRITING), newest=SaveId(10, 0, 1))
+            state_with(SaveStage.WRITING), saving=replaced(saving_in(SaveStage.WRITING), newest=SaveId(11, 1, 1))
         ),
         SaveSealed(save=SAVE, manifest=MANIFEST),
-        "step 10 was sealed behind step 10",
+        r"save 10\.1\.1 was sealed against the order of steps: step 11 is published",
+    ),
+    (
+        state_with(SaveStage.WRITING),
+        ArtifactSealed(save=ABSENT, manifest=MANIFEST),
+        r"ArtifactSealed for save 10\.1\.9, which is not open",
     ),
     (
         state_with(SaveStage.WRITING),
@@ -255,9 +311,9 @@ DUE: tuple[tuple[SaveStage, int, tuple[saving.SavingEffect, ...]], ...] = (
     (SaveStage.NONE, 0, ()),
     (SaveStage.WRITING, 0, (StorePayload(save=SAVE, plan=FULL),)),
     (SaveStage.WRITING, 2, (StorePayload(save=SAVE, plan=FULL),)),
-    (SaveStage.WRITING, 3, (SealSave(save=SAVE, plan=FULL, components=STORED),)),
-    (SaveStage.UNSETTLED, 0, (ObserveSave(save=SAVE),)),
-    (SaveStage.UNSETTLED, 3, (ObserveSave(save=SAVE),)),
+    (SaveStage.WRITING, 3, (SealSave(save=SAVE, plan=FULL, components=STORED, pending=False),)),
+    (SaveStage.UNSETTLED, 0, (ObserveSave(save=SAVE, plan=FULL),)),
+    (SaveStage.UNSETTLED, 3, (ObserveSave(save=SAVE, plan=FULL),)),
     (SaveStage.SEALED, 3, ()),
     (SaveStage.ABANDONED, 0, ()),
 )
@@ -270,7 +326,14 @@ def test_what_is_due_follows_from_the_save(
     assert due(state_with(stage, stored=stored)) == effects
 
 
-def test_a_new_writer_looks_before_it_stores_anything() -> None:
-    reopened = evolve(state_with(SaveStage.WRITING, stored=0), run_opened(2))
-    assert due(reopened)[0] == ObserveSave(save=SAVE)
+@pytest.mark.parametrize("pending", [None, SAVE, ABSENT], ids=str)
+def test_only_the_save_that_will_be_evaluated_is_sealed_as_pending(pending: SaveId | None) -> None:
+    (seal,) = saving.due(saving_in(SaveStage.WRITING), pending=pending)
+    assert seal == SealSave(save=SAVE, plan=FULL, components=STORED, pending=pending == SAVE)
+
+
+@pytest.mark.parametrize("plan", [FULL, PARTIAL], ids=["checkpoint", "artifact"])
+def test_a_new_writer_looks_before_it_stores_anything(plan: Plan) -> None:
+    reopened = evolve(state_with(SaveStage.WRITING, plan=plan, stored=0), run_opened(2))
+    assert due(reopened)[0] == ObserveSave(save=SAVE, plan=plan)
     assert not any(isinstance(effect, StorePayload) for effect in due(reopened))

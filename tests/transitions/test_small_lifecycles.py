@@ -16,10 +16,23 @@ from milepost.transitions.emergency import (
 from milepost.transitions.errors import IllegalTransition, Refused
 from milepost.transitions.machine import State, decide, due, evolve
 from milepost.transitions.pointing import AdvancePointer, Pointer, PointerAdvanced, PointerStage, ReportPointed
+from milepost.transitions.retention import PruneStage
 from milepost.transitions.run import Run, RunStage
-from milepost.transitions.saving import SaveAbandoned, SaveSealed, SaveStage
+from milepost.transitions.saving import SaveAbandoned, SaveSealed, SaveStage, Saving
 from milepost.transitions.sweeping import ClearDebris, Debris, DebrisCleared, DebrisStage, ReportCleared
-from tests.transitions.samples import MANIFEST, OLDER, PARTS, RESUMED_RUN, SAVE, run_opened, saving_in
+from milepost.transitions.validation import ValidationStage
+from milepost.transitions.values import FULL, Component, Plan
+from tests.transitions.samples import (
+    MANIFEST,
+    OLDER,
+    PARTIAL,
+    PARTS,
+    RESUMED_RUN,
+    SAVE,
+    published,
+    run_opened,
+    saving_in,
+)
 
 OPEN = State(run=RESUMED_RUN)
 OBSERVE = ObserveTermination(step=10, reason="signal", detail="SIGTERM")
@@ -74,14 +87,22 @@ def test_what_an_earlier_epoch_left_is_swept_by_its_epoch_alone() -> None:
     assert due(state) == (ClearDebris(epoch=2, abandoned=()),)
 
 
-def test_work_is_due_in_the_order_save_pointer_debris() -> None:
+def test_work_is_due_in_the_order_save_pointer_mark_prune_debris() -> None:
     state = replaced(
         OPEN,
         saving=saving_in(SaveStage.UNSETTLED),
         pointer=PARTS["pointer"][PointerStage.STALE],
+        validation=PARTS["validation"][ValidationStage.PASSED],
+        retention=PARTS["retention"][PruneStage.OPEN],
         debris=PARTS["debris"][DebrisStage.DUE],
     )
-    assert [type(effect).__name__ for effect in due(state)] == ["ObserveSave", "AdvancePointer", "ClearDebris"]
+    assert [type(effect).__name__ for effect in due(state)] == [
+        "ObserveSave",
+        "AdvancePointer",
+        "MarkGeneration",
+        "PrunePart",
+        "ClearDebris",
+    ]
 
 
 # --- the emergency ----------------------------------------------------------------------------------------
@@ -116,7 +137,7 @@ def test_an_emergency_is_not_covered_by_a_checkpoint_that_is_not_published() -> 
     observed = replaced(
         OPEN, saving=saving_in(SaveStage.WRITING), emergency=PARTS["emergency"][EmergencyStage.OBSERVED]
     )
-    with pytest.raises(Refused, match="no checkpoint of step 10 covers the stop at step 10; save that step"):
+    with pytest.raises(Refused, match="is published of step 10 covers the stop at step 10; save that step"):
         decide(observed, CoverEmergency(step=10))
 
 
@@ -124,8 +145,40 @@ def test_an_emergency_is_not_covered_by_a_checkpoint_from_before_the_stop() -> N
     observed = replaced(
         OPEN, saving=saving_in(SaveStage.SEALED), emergency=Emergency(stage=EmergencyStage.OBSERVED, step=11)
     )
-    with pytest.raises(Refused, match="no checkpoint of step 10 covers the stop at step 11"):
+    with pytest.raises(Refused, match="nothing that is published of step 10 covers the stop at step 11"):
         decide(observed, CoverEmergency(step=10))
+
+
+@pytest.mark.parametrize(
+    ("saving", "plan", "covered"),
+    [
+        (published(full=(SAVE,)), FULL, True),
+        (published(full=(SAVE,)), PARTIAL, True),
+        (published(artifacts=(SAVE,)), PARTIAL, True),
+        (published(artifacts=(SAVE,)), (Component.MODEL,), True),
+        (published(artifacts=(SAVE,)), (Component.MODEL, Component.OPTIMIZER), False),
+        (published(artifacts=(SAVE,)), FULL, False),
+    ],
+    ids=[
+        "full",
+        "full for less",
+        "an artifact",
+        "an artifact for less",
+        "an artifact that lacks some",
+        "full needed",
+    ],
+)
+def test_what_is_published_covers_an_emergency_by_its_components(saving: Saving, plan: Plan, covered: bool) -> None:
+    observed = replaced(OPEN, saving=saving, emergency=PARTS["emergency"][EmergencyStage.OBSERVED])
+    if covered:
+        assert decide(observed, CoverEmergency(step=10, plan=plan)) == (EmergencyCovered(step=10, save=SAVE),)
+    else:
+        with pytest.raises(Refused, match="nothing that is published of step 10 covers the stop at step 10"):
+            decide(observed, CoverEmergency(step=10, plan=plan))
+
+
+def test_an_emergency_needs_a_full_checkpoint_unless_it_says_otherwise() -> None:
+    assert CoverEmergency(step=10) == CoverEmergency(step=10, plan=FULL)
 
 
 def test_without_a_termination_there_is_nothing_to_cover() -> None:
