@@ -1,15 +1,17 @@
 """The shared half of every trainer: the small trees, what must fit, and the order of a restore.
 
 1. A restore reads and checks all small trees (trainer.pt, data.pt) before it touches a live object: clocks, the
-   fit of model and optimizer, the scheduler's identity, extra state, random streams, the data cursor.
+   fit of model and optimizer, the identities of scheduler and validation, extra state, random streams, the data
+   cursor.
 2. Then the live objects change, in this order: model, optimizer, scheduler, extra, data, and the random streams
    last, since anything before may draw from them.
 3. trainer.pt says what the model and the optimizer look like, so that rule 1 needs no bulk.
 4. Everything that is skipped is noted in `Restored.notes`; everything that does not fit is refused.
+5. A capture walks no state that its plan does not name; the shapes of rule 3 are part of the training state.
 
     trainer.pt   format "milepost.trainer.v1" (absent: legacy), the update clocks (`clocks.py`),
                  fits {model, optimizer}, scheduler? (`scheduling.py`), optimizer_pristine? (`pristine.py`),
-                 rng (`streams.py`), extra {name: state}
+                 validation? (`validating.py`), rng (`streams.py`), extra {name: state}
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import torch
 from attrs import frozen
 from torch.optim import Optimizer
 
-from milepost.engines.trainers.clocks import read_clocks, save_clocks
+from milepost.engines.trainers.clocks import read_clocks, require_quiescent, save_clocks
 from milepost.engines.trainers.cursors import load_cursor, read_cursor, save_cursor
 from milepost.engines.trainers.inventory import require_fit, shape_of, tensors
 from milepost.engines.trainers.pristine import Traces
@@ -29,6 +31,7 @@ from milepost.engines.trainers.protocols import CursorResume, Restored, RestoreS
 from milepost.engines.trainers.saved import Saved, malformed, require_format
 from milepost.engines.trainers.scheduling import read_scheduler, save_scheduler
 from milepost.engines.trainers.streams import Streams, read_streams, save_streams
+from milepost.engines.trainers.validating import compare_validation, save_validation
 from milepost.transitions.errors import NotResumable, Refused
 from milepost.transitions.values import Clocks, Component, Plan
 
@@ -43,6 +46,7 @@ class _Checked:
     fits: bool
     pristine: bool
     scheduler: Tree | None
+    validation: str | None
     extra: Mapping[str, Tree]
     streams: Streams | str
     cursor: Tree | str | None
@@ -93,25 +97,41 @@ class BaseTrainer(ABC):
     def load_optimizer(self, source: RestoreSource, *, fits: bool, pristine: bool) -> None:
         """Fill the optimizer, or make it never-stepped with the saved options if it was `pristine`."""
 
-    def capture(self, components: Plan, *, clocks: Clocks, cursor_resume: CursorResume = "auto") -> Snapshot:
+    def capture(
+        self,
+        components: Plan,
+        *,
+        clocks: Clocks,
+        cursor_resume: CursorResume = "auto",
+        validation: Mapping[str, object] | None = None,
+    ) -> Snapshot:
         """See `Trainer.capture`."""
         _require_one_process()
+        require_quiescent(clocks)
         trees: dict[str, Tree] = {}
         if Component.MODEL in components:
             trees["model"] = self.model_tree()
         if Component.OPTIMIZER in components and self.optimizer is not None:
             trees["optim"] = self.optimizer_tree()
         if Component.TRAINING_STATE in components:
-            trees["trainer"] = self._trainer_tree(clocks, model=trees.get("model") or self.model_tree())
+            model = trees.get("model") or self.model_tree()
+            trees["trainer"] = self._trainer_tree(clocks, model=model, validation=validation)
             cursor = save_cursor(self.data, cursor_resume=cursor_resume)
             if cursor is not None:
                 trees["data"] = cursor
         return Snapshot(components=components, trees=trees)
 
-    def restore(self, source: RestoreSource, *, cursor_resume: CursorResume = "auto") -> Restored:
+    def restore(
+        self,
+        source: RestoreSource,
+        *,
+        cursor_resume: CursorResume = "auto",
+        validation: Mapping[str, object] | None = None,
+    ) -> Restored:
         """See `Trainer.restore`."""
-        checked = self._check(source, cursor_resume=cursor_resume)
-        exact, notes = ["model"], []
+        checked = self._check(source, cursor_resume=cursor_resume, validation=validation)
+        exact = ["model"]
+        notes = [] if checked.validation is None else [checked.validation]
         self.load_model(source, fits=checked.fits)
         if self.optimizer is not None:
             self.load_optimizer(source, fits=checked.fits, pristine=checked.pristine)
@@ -134,7 +154,7 @@ class BaseTrainer(ABC):
             exact.append("rng")
         return Restored(clocks=checked.clocks, exact=tuple(exact), notes=tuple(notes))
 
-    def _trainer_tree(self, clocks: Clocks, *, model: Tree) -> Tree:
+    def _trainer_tree(self, clocks: Clocks, *, model: Tree, validation: Mapping[str, object] | None) -> Tree:
         tree: Tree = {
             "format": FORMAT,
             **save_clocks(clocks),
@@ -146,9 +166,13 @@ class BaseTrainer(ABC):
             tree["scheduler"] = save_scheduler(self.scheduler)
         if self.traces is not None and self.traces.pristine():
             tree["optimizer_pristine"] = True
+        if validation is not None:
+            tree["validation"] = save_validation(validation)
         return tree
 
-    def _check(self, source: RestoreSource, *, cursor_resume: CursorResume) -> _Checked:
+    def _check(
+        self, source: RestoreSource, *, cursor_resume: CursorResume, validation: Mapping[str, object] | None
+    ) -> _Checked:
         self._require_parts(source)
         trainer = Saved.read(f"{source.where}/trainer.pt", source.load("trainer"))
         legacy = "format" not in trainer
@@ -167,6 +191,7 @@ class BaseTrainer(ABC):
             fits=fits,
             pristine=_read_pristine(trainer),
             scheduler=read_scheduler(trainer, scheduler=self.scheduler),
+            validation=compare_validation(trainer, here=validation),
             extra=self._read_extra(trainer, legacy=legacy),
             streams=read_streams(trainer, legacy=legacy, world_size=source.world_size, rank=_rank()),
             cursor=read_cursor(source, self.data, cursor_resume=cursor_resume),

@@ -17,10 +17,14 @@ from milepost.transitions.errors import Corrupt, Refused
 from milepost.transitions.values import Clocks
 
 
-def save_clocks(clocks: Clocks) -> Tree:
-    """The fields of trainer.pt, or `Refused` for clocks inside an attempt."""
+def require_quiescent(clocks: Clocks) -> None:
+    """`Refused` for clocks inside an attempt, whatever of the state is to be saved."""
     if fault := _contradiction(clocks):
         raise Refused(f"cannot save inside an accumulation window: {fault}; save after the optimizer step")
+
+
+def save_clocks(clocks: Clocks) -> Tree:
+    """The fields of trainer.pt for clocks that are quiescent."""
     return {
         "optimizer_step": clocks.optimizer_step,
         "iter": clocks.optimizer_step,

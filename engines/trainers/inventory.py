@@ -1,4 +1,7 @@
-"""What a model and an optimizer look like, in plain text: compared before a tensor is filled in place."""
+"""What a model and an optimizer look like, in plain text: compared before a tensor is filled in place.
+
+Whatever a restore compares by name is told apart here, so that every refusal lists its differences alike.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,14 @@ def shape_of(tensor: torch.Tensor) -> str:
 
 def require_fit(where: str, *, saved: Mapping[str, object], here: Mapping[str, object]) -> None:
     """`NotResumable` with the names that differ."""
+    if differing := differences(saved=saved, here=here):
+        raise NotResumable(
+            f"{where} does not fit: {differing}. Build the trainer as the run that saved it did; nothing was changed"
+        )
+
+
+def differences(*, saved: Mapping[str, object], here: Mapping[str, object]) -> str:
+    """The names that differ, with both values, a few of each sort; empty where all are equal."""
     parts = [
         _listed("only in the checkpoint", [name for name in saved if name not in here]),
         _listed("only here", [name for name in here if name not in saved]),
@@ -49,11 +60,7 @@ def require_fit(where: str, *, saved: Mapping[str, object], here: Mapping[str, o
             ],
         ),
     ]
-    if any(parts):
-        raise NotResumable(
-            f"{where} does not fit: {'; '.join(filter(None, parts))}. "
-            "Build the trainer as the run that saved it did; nothing was changed"
-        )
+    return "; ".join(filter(None, parts))
 
 
 def _listed(what: str, names: list[str]) -> str:

@@ -6,7 +6,7 @@ reads back. Each physical name becomes one file:
 
     model           model.pt
     optimizer       optim.pt      absent where there is no optimizer
-    training_state  trainer.pt    clocks, scheduler, RNG, extra state
+    training_state  trainer.pt    clocks, scheduler, RNG, extra state, identity of the validation
                     data.pt       absent where the data source has no cursor to save
 """
 
@@ -79,18 +79,33 @@ class Restored:
 class Trainer(Protocol):
     """Anything that gives its live state and takes it back."""
 
-    def capture(self, components: Plan, *, clocks: Clocks, cursor_resume: CursorResume = "auto") -> Snapshot:
-        """References to the live state of `components` at a quiescent boundary.
+    def capture(
+        self,
+        components: Plan,
+        *,
+        clocks: Clocks,
+        cursor_resume: CursorResume = "auto",
+        validation: Mapping[str, object] | None = None,
+    ) -> Snapshot:
+        """References to the live state of `components`, and of nothing else, at a quiescent boundary.
 
-        `Refused` inside an accumulation window, and for a strict cursor that the data source does not have.
+        `validation` is the identity of the run's validation, plain values under names (`Config.validation_identity`);
+        it is saved with the training state. `Refused` inside an accumulation window, and for a strict cursor that
+        the data source does not have.
         """
         ...
 
-    def restore(self, source: RestoreSource, *, cursor_resume: CursorResume = "auto") -> Restored:
+    def restore(
+        self,
+        source: RestoreSource,
+        *,
+        cursor_resume: CursorResume = "auto",
+        validation: Mapping[str, object] | None = None,
+    ) -> Restored:
         """Put a full checkpoint back into the live objects.
 
-        `NotResumable` where it does not fit them and `Corrupt` where its small trees are malformed: both before
-        a live object is touched. `Corrupt` from the bulk of model or optimizer leaves them partly overwritten:
-        restore another checkpoint over them or end.
+        `NotResumable` where it does not fit them or was saved under another `validation`, and `Corrupt` where its
+        small trees are malformed: both before a live object is touched. `Corrupt` from the bulk of model or
+        optimizer leaves them partly overwritten: restore another checkpoint over them or end.
         """
         ...

@@ -20,7 +20,7 @@ from attrs import field, fields, frozen
 
 from milepost.journal.config import kinds
 from milepost.journal.config.kinds import Kind, shown
-from milepost.journal.config.rules import NOT_YET, refusals
+from milepost.journal.config.rules import NOT_YET, refusals, with_model
 from milepost.journal.config.sources import read_overrides, read_source
 from milepost.transitions.errors import Misconfigured
 from milepost.transitions.values import FULL, Plan
@@ -100,15 +100,32 @@ class Upload:
 
 @frozen(kw_only=True)
 class Validation:
-    """When the loop validates, and whether that saves."""
+    """When the loop validates, on what, and whether that saves."""
 
-    every_steps: int = _knob(0, kinds.COUNT, "validate every so many steps; 0: never by itself")
+    every_steps: int = _knob(0, kinds.COUNT, "validate every so many steps; 0: neither so nor at the end")
+    before_training: bool = _knob(
+        False, kinds.SWITCH, "also validate a fresh run before its first step; that never saves while steps remain"
+    )
+    at_end: bool = _knob(
+        True, kinds.SWITCH, "also validate after the last step, on cadence or not; unused while every_steps is 0"
+    )
+    source: str = _knob(
+        "", kinds.TEXT, "a name for the held-out data; part of the identity that a resume must find unchanged"
+    )
     save_checkpoint: bool = _knob(
-        False, kinds.SWITCH, "validation itself asks for a save; without it the held-out pass only measures"
+        False,
+        kinds.SWITCH,
+        "each validation asks for a save: with the full plan a checkpoint that is published as pending, evaluated, "
+        "and only then announced; with a partial one an artifact behind the evaluation. false: it only measures",
     )
     checkpoint_components: Plan = _knob(
-        FULL, kinds.PLAN, "the plan of that save; without effect while save_checkpoint is false"
+        FULL, kinds.PLAN, "the plan of that save, joined with that of a save due at the same step"
     )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the loop validates by itself at all."""
+        return self.every_steps > 0 or self.before_training
 
 
 @frozen(kw_only=True)
@@ -122,7 +139,9 @@ class Config:
 
     run: Run = _group(Run, key="run")
     save_every: int = _knob(
-        0, kinds.COUNT, "save every so many steps; 0: neither cadence nor normal-final saves, only emergency ones"
+        0,
+        kinds.COUNT,
+        "save every so many steps; 0: no cadence and no normal-final save, only those of emergency and validation",
     )
     resume: str = _knob(
         "auto",
@@ -138,22 +157,28 @@ class Config:
         "consolidated: one portable .pt for each component; dcp: shards",
     )
     checkpoint_components: Plan = _knob(
-        FULL, kinds.PLAN, "the plan of cadence and normal-final saves; only the full one can be resumed from"
+        FULL,
+        kinds.PLAN,
+        "the plan of cadence and normal-final saves; a partial one warns and makes artifacts beside the checkpoints, "
+        "which are never resumed from and never pruned",
     )
     emergency_checkpoint_components: Literal["full", "run"] = _knob(
         "full",
         kinds.choice("full", "run"),
-        "the plan of an emergency save: full, or run for checkpoint_components and model",
+        "the plan of an emergency save: full, or run for checkpoint_components and model, where the full plan does "
+        "not fit the grace; that is an artifact unless it adds up to the full plan",
     )
     checkpoint_store: CheckpointStore = _group(CheckpointStore)
     save_async: bool = _knob(True, kinds.SWITCH, "write snapshots in the background while training goes on")
     keep_optim_last: int | None = _knob(
         None,
         kinds.OPTIONAL_COUNT,
-        "newest full checkpoints that keep optimizer state; 0: all; null: 1 for a local primary and 0 for an object "
-        "store (this version prunes nothing, so null keeps all)",
+        "newest full checkpoints that keep their optimizer state, without which they are no resume source; 0: all; "
+        "null: 1 for a local primary, 0 for an object store",
     )
-    keep_model_last: int = _knob(0, kinds.COUNT, "newest full checkpoints that are kept at all; 0: all")
+    keep_model_last: int = _knob(
+        0, kinds.COUNT, "newest full checkpoints that are kept at all, older ones are deleted; 0: all"
+    )
     upload: Upload = _group(Upload)
     validation: Validation = _group(Validation)
     digest: Literal["blake3", "sha256"] = _knob(
@@ -214,6 +239,33 @@ class Config:
             return self.keep_optim_last
         return 1 if self.checkpoint_store.backend == "local" else 0
 
+    @property
+    def validation_identity(self) -> dict[str, object]:
+        """What a resume must find unchanged: whether the run validates, and if so on what and when.
+
+        Plain values. Whether a validation saves is no part of it: that changes nothing that is measured.
+        """
+        validation = self.validation
+        if not validation.enabled:
+            return {"enabled": False, "source": "", "config": {}}
+        when = {name: getattr(validation, name) for name in ("every_steps", "before_training", "at_end")}
+        return {"enabled": True, "source": validation.source, "config": when}
+
+    def warnings(self) -> tuple[str, ...]:
+        """One text for each partial plan that is put to use: what it saves is no source of an exact resume."""
+        texts, saves = [], []
+        if self.save_every > 0 and self.checkpoint_components != FULL:
+            saves.append("cadence and normal-final saves")
+        if self.emergency_checkpoint_components == "run" and with_model(self.checkpoint_components) != FULL:
+            saves.append("emergency saves (rl.emergency_checkpoint_components=run)")
+        if saves:
+            texts.append(_partial("rl.checkpoint_components", self.checkpoint_components, " and ".join(saves)))
+        validation = self.validation
+        if validation.save_checkpoint and validation.every_steps > 0 and validation.checkpoint_components != FULL:
+            key = "rl.validation.checkpoint_components"
+            texts.append(_partial(key, validation.checkpoint_components, "saves that validation alone asks for"))
+        return tuple(texts)
+
 
 @frozen(kw_only=True)
 class Knob:
@@ -269,8 +321,9 @@ def _examined(part: Any, prefix: str) -> tuple[dict[str, object], list[str]]:
         kind, value = one.metadata["kind"], getattr(part, one.name)
         try:
             kind.read(value)
-        except ValueError:
-            problems.append(f"{key}: found {shown(value)}, expected {kind.allowed}")
+        except ValueError as error:
+            detail = f" ({error})" if error.args else ""
+            problems.append(f"{key}: found {shown(value)}{detail}, expected {kind.allowed}")
             continue
         if "group" in one.metadata:
             below, wrong = _examined(value, key)
@@ -313,6 +366,13 @@ def _unknown(key: str, known: Sequence[str]) -> str:
     if nearest == key:
         return f"{key}: written with dots inside one name; nest it, section by section"
     return f"{key}: no such key; the nearest known one is {nearest}"
+
+
+def _partial(key: str, plan: Plan, saves: str) -> str:
+    return (
+        f"{key}={shown(plan)} is partial: {saves} make artifacts, which rl.resume does not take; to go on from one "
+        f"is a warm start that begins anew with what it lacks. Only {shown(FULL)} resumes exactly"
+    )
 
 
 def _plain(_owner: object, _field: object, value: object) -> object:

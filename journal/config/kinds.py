@@ -2,7 +2,8 @@
 
 1. A kind takes exact types: `"7"` is not 7, `True` is not 1, `"abc"` is not a list.
 2. `read` answers with the value in its one canonical form and raises `ValueError` for everything else, whatever
-   it is handed. Reading what was read changes nothing.
+   it is handed; the text of the error, where it has one, says what is wrong beyond "not of this kind". Reading what
+   was read changes nothing.
 3. What is accepted beside the canonical form is listed here and nowhere else: `""` for a `resume` of `off`, a
    number for a `run_ts` (that is how YAML reads unquoted digits), a `PathLike` for a path, a list of names for
    a plan.
@@ -13,15 +14,16 @@ from __future__ import annotations
 import os
 import re
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from attrs import frozen
 
-from milepost.transitions.values import FULL, Component
+from milepost.transitions.values import FULL, Component, union
 
 _LARGEST = 2**63 - 1
+_COMPONENTS: Mapping[str, Component] = {component.value: component for component in FULL}
 _SEGMENT = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.+=,@-]{0,127}")
 _BUCKET = re.compile(r"(?:[a-z0-9][a-z0-9._-]{1,220}[a-z0-9])?")
 _RUN_TS = re.compile(r"(?:[0-9]{14})?")
@@ -85,18 +87,33 @@ def _read_run_ts(value: object) -> object:
     text = str(value) if _is_count(value) else value
     if type(text) is not str or not _RUN_TS.fullmatch(text):
         raise ValueError
-    if text:
-        datetime.strptime(text, "%Y%m%d%H%M%S")
+    try:
+        if text:
+            datetime.strptime(text, "%Y%m%d%H%M%S")
+    except ValueError:
+        raise ValueError("there is no such time") from None
     return text
 
 
+def _read_component(value: object) -> Component:
+    if isinstance(value, Component):
+        return value
+    if type(value) is not str:
+        raise ValueError(f"{shown(value)} is not a name")
+    if value not in _COMPONENTS:
+        raise ValueError(f"there is no component {shown(value)}")
+    return _COMPONENTS[value]
+
+
 def _read_plan(value: object) -> object:
-    if not isinstance(value, list | tuple) or not all(type(one) in (str, Component) for one in value):
+    if not isinstance(value, list | tuple):
         raise ValueError
-    chosen = {Component(one) for one in value}
-    if not chosen or len(chosen) != len(value):
-        raise ValueError
-    return tuple(component for component in FULL if component in chosen)
+    plan = tuple(map(_read_component, value))
+    if not plan:
+        raise ValueError("a plan without a component saves nothing")
+    if doubled := [component.value for component in FULL if plan.count(component) > 1]:
+        raise ValueError(f"{' and '.join(doubled)} more than once")
+    return union(plan)
 
 
 def choice(*values: str) -> Kind:

@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from attrs import frozen
 
 from milepost.journal.config.kinds import shown
-from milepost.transitions.values import FULL, Component
+from milepost.transitions.values import Component, Plan, covers, union
 
 
 @frozen
@@ -34,14 +34,17 @@ class NotYet:
     instead: str
 
 
+def with_model(plan: Plan) -> Plan:
+    """The plan of an emergency save under `run`: it always carries the weights."""
+    return union(plan, (Component.MODEL,))
+
+
 def _direct(backend: str) -> bool:
     return backend == "object_store"
 
 
-def _uncovered(
-    emergency: str, saves: bool, validation: Collection[Component], regular: Collection[Component]
-) -> bool:
-    return emergency == "run" and saves and not {*regular, Component.MODEL} <= set(validation)
+def _uncovered(emergency: str, saves: bool, validation: Plan, regular: Plan) -> bool:
+    return emergency == "run" and saves and not covers(validation, with_model(regular))
 
 
 RULES = (
@@ -92,11 +95,6 @@ NOT_YET = (
     NotYet("rl.checkpoint_format", "dcp", lambda form: form == "dcp", "consolidated"),
     NotYet("rl.checkpoint_store.backend", "object_store", _direct, "local"),
     NotYet("rl.upload.enabled", "true", lambda enabled: enabled, "false"),
-    NotYet("rl.checkpoint_components", "a partial plan", lambda plan: plan != FULL, shown(FULL)),
-    NotYet("rl.validation.save_checkpoint", "true", lambda saves: saves, "false"),
-    NotYet("rl.emergency_checkpoint_components", "run", lambda plan: plan == "run", "full"),
-    NotYet("rl.keep_optim_last", "1 or more", bool, "null or 0"),
-    NotYet("rl.keep_model_last", "1 or more", bool, "0"),
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from milepost.journal.config import Config, Data, Knob, Run, Upload, Validation, knobs
 from milepost.transitions.errors import Misconfigured
-from milepost.transitions.values import FULL, Component
+from milepost.transitions.values import Component
 
 NAMES = ["model", "optimizer", "training_state"]
 
@@ -31,21 +31,24 @@ GOOD: dict[str, list[Any]] = {
     "rl.data.cursor_resume": ["auto", "strict", "off"],
     "rl.run_ts": ["", "20260901120000"],
     "rl.checkpoint_format": ["consolidated"],
-    "rl.checkpoint_components": [NAMES],
-    "rl.emergency_checkpoint_components": ["full"],
+    "rl.checkpoint_components": [NAMES, ["model"], ["optimizer", "training_state"]],
+    "rl.emergency_checkpoint_components": ["full", "run"],
     "rl.checkpoint_store.backend": ["local"],
     "rl.checkpoint_store.bucket": ["", "my-bucket", "my_bucket.org"],
     "rl.checkpoint_store.credentials": ["", "credentials/x.secret"],
     "rl.checkpoint_store.prefix": ["", "a/b/c"],
     "rl.save_async": [True, False],
-    "rl.keep_optim_last": [None, 0],
-    "rl.keep_model_last": [0],
+    "rl.keep_optim_last": [None, 0, 1, 2**63 - 1],
+    "rl.keep_model_last": [0, 1, 3],
     "rl.upload.enabled": [False],
     "rl.upload.bucket": ["", "my-bucket"],
     "rl.upload.credentials": ["", "credentials/x.secret"],
     "rl.upload.prefix": ["", "a/b/c"],
     "rl.validation.every_steps": [0, 200],
-    "rl.validation.save_checkpoint": [False],
+    "rl.validation.before_training": [True, False],
+    "rl.validation.at_end": [True, False],
+    "rl.validation.source": ["", "held out, über 3", "/data/held-out.jsonl"],
+    "rl.validation.save_checkpoint": [True, False],
     "rl.validation.checkpoint_components": [NAMES, ["model"], ["model", "training_state"]],
     "rl.digest": ["blake3", "sha256"],
     "rl.archive_crc32": [True, False],
@@ -77,6 +80,9 @@ BAD: dict[str, list[Any]] = {
     "rl.upload.credentials": NOT_TEXTS,
     "rl.upload.prefix": NOT_PREFIXES,
     "rl.validation.every_steps": NOT_COUNTS,
+    "rl.validation.before_training": NOT_SWITCHES,
+    "rl.validation.at_end": NOT_SWITCHES,
+    "rl.validation.source": NOT_TEXTS,
     "rl.validation.save_checkpoint": NOT_SWITCHES,
     "rl.validation.checkpoint_components": NOT_PLANS,
     "rl.digest": ["md5", "", True],
@@ -160,19 +166,20 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "keep_optim_last": None,
             "keep_model_last": 0,
             "upload": {"enabled": False, "bucket": "", "credentials": "", "prefix": ""},
-            "validation": {"every_steps": 0, "save_checkpoint": False, "checkpoint_components": NAMES},
+            "validation": {
+                "every_steps": 0,
+                "before_training": False,
+                "at_end": True,
+                "source": "",
+                "save_checkpoint": False,
+                "checkpoint_components": NAMES,
+            },
             "digest": "blake3",
             "archive_crc32": False,
             "verify_on_resume": True,
             "emergency_grace_s": 300,
         },
     }
-
-
-def test_a_plan_is_put_into_table_order() -> None:
-    config = Config.load({"rl": {"validation": {"checkpoint_components": ["training_state", "model"]}}})
-    assert config.validation.checkpoint_components == (Component.MODEL, Component.TRAINING_STATE)
-    assert Config.load({"rl": {"checkpoint_components": NAMES[::-1]}}).checkpoint_components == FULL
 
 
 def test_an_empty_resume_means_off() -> None:
@@ -183,9 +190,9 @@ def test_a_run_ts_may_be_the_number_that_yaml_makes_of_its_digits() -> None:
     assert Config.load({"rl": {"run_ts": 20260901120000}}).run_ts == "20260901120000"
 
 
-def test_a_null_keep_optim_last_resolves_by_the_primary_store() -> None:
-    assert Config().resolved_keep_optim_last == 1
-    assert Config(keep_optim_last=0).resolved_keep_optim_last == 0
+@pytest.mark.parametrize(("given", "resolved"), [(None, 1), (0, 0), (1, 1), (5, 5)])
+def test_only_a_null_keep_optim_last_resolves_and_to_the_newest_one(given: int | None, resolved: int) -> None:
+    assert Config(keep_optim_last=given).resolved_keep_optim_last == resolved
 
 
 def test_constructing_runs_the_same_check_and_tells_everything_at_once() -> None:
@@ -225,8 +232,11 @@ def test_the_table_of_knobs_says_type_default_and_what_is_not_built() -> None:
         meaning="consolidated: one portable .pt for each component; dcp: shards",
         not_yet=("dcp",),
     )
-    assert not rows["rl.checkpoint_format"].built
-    assert rows["rl.data.cursor_resume"].built
+    assert [row.key for row in rows.values() if not row.built] == [
+        "rl.checkpoint_format",
+        "rl.checkpoint_store.backend",
+        "rl.upload.enabled",
+    ]
     assert rows["run.output_root"].default == "$IMAGINAIRE_OUTPUT_ROOT, else ./outputs"
     assert rows["rl.keep_optim_last"].default == "null"
     assert rows["rl.checkpoint_components"].default == "[model, optimizer, training_state]"

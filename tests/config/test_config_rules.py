@@ -10,6 +10,7 @@ from milepost.journal.config import Config, knobs
 from milepost.journal.config.rules import NOT_YET, RULES
 from milepost.transitions.errors import Misconfigured
 
+FULL = ["model", "optimizer", "training_state"]
 DIRECT = {"backend": "object_store", "bucket": "my-bucket"}
 
 
@@ -60,11 +61,15 @@ def test_a_direct_object_store_with_dcp_breaks_no_rule(keep: int | None) -> None
     ("regular", "validation", "refused"),
     [
         (["model"], ["model"], False),
+        (["model"], ["model", "training_state"], False),
         (["optimizer"], ["model", "optimizer"], False),
-        (["model", "training_state"], ["model", "optimizer", "training_state"], False),
+        (["model", "training_state"], FULL, False),
+        (FULL, FULL, False),
         (["model", "training_state"], ["model"], True),
+        (["model"], ["optimizer", "training_state"], True),
         (["optimizer"], ["optimizer"], True),
-        (["model", "optimizer", "training_state"], ["model", "training_state"], True),
+        (["optimizer"], ["model"], True),
+        (FULL, ["model", "training_state"], True),
     ],
 )
 def test_an_emergency_run_plan_needs_a_saving_validation_plan_that_covers_it(
@@ -75,7 +80,10 @@ def test_an_emergency_run_plan_needs_a_saving_validation_plan_that_covers_it(
         "emergency_checkpoint_components": "run",
         "validation": {"save_checkpoint": True, "checkpoint_components": validation},
     }
-    assert refused_combinations(rl) == (["rl.emergency_checkpoint_components"] if refused else [])
+    if refused:
+        assert refused_combinations(rl) == ["rl.emergency_checkpoint_components"]
+    else:
+        assert Config.load({"rl": rl}).emergency_checkpoint_components == "run"
 
 
 @pytest.mark.parametrize(("emergency", "saves"), [("full", True), ("run", False)])
@@ -86,7 +94,23 @@ def test_coverage_does_not_matter_without_a_run_plan_or_without_a_saving_validat
         "emergency_checkpoint_components": emergency,
         "validation": {"save_checkpoint": saves, "checkpoint_components": ["model"]},
     }
-    assert refused_combinations(rl) == []
+    assert Config.load({"rl": rl}).emergency_checkpoint_components == emergency
+
+
+def test_an_uncovered_emergency_says_which_plans_disagree_and_what_to_do() -> None:
+    (problem,) = problems(
+        {
+            "checkpoint_components": ["model", "training_state"],
+            "emergency_checkpoint_components": "run",
+            "validation": {"save_checkpoint": True, "checkpoint_components": ["model"]},
+        }
+    )
+    assert problem == (
+        "rl.emergency_checkpoint_components: found 'run' beside rl.validation.save_checkpoint=true, "
+        "rl.validation.checkpoint_components=[model], rl.checkpoint_components=[model, training_state]: the "
+        "validation artifact of a step stands in for its emergency save and is never written again, so its plan has "
+        "to cover rl.checkpoint_components and model; widen it or set the emergency plan to full"
+    )
 
 
 def test_a_refused_combination_says_what_was_found_on_each_side_and_why() -> None:
@@ -102,12 +126,6 @@ def test_a_refused_combination_says_what_was_found_on_each_side_and_why() -> Non
     [
         ("rl.checkpoint_format", {"checkpoint_format": "dcp"}),
         ("rl.upload.enabled", {"upload": {"enabled": True, "bucket": "my-archive"}}),
-        ("rl.checkpoint_components", {"checkpoint_components": ["model"]}),
-        ("rl.checkpoint_components", {"checkpoint_components": ["optimizer", "training_state"]}),
-        ("rl.validation.save_checkpoint", {"validation": {"save_checkpoint": True}}),
-        ("rl.emergency_checkpoint_components", {"emergency_checkpoint_components": "run"}),
-        ("rl.keep_optim_last", {"keep_optim_last": 1}),
-        ("rl.keep_model_last", {"keep_model_last": 3}),
     ],
 )
 def test_a_knob_without_its_engine_is_refused_and_the_message_says_what_to_set(key: str, rl: dict[str, Any]) -> None:
@@ -124,7 +142,16 @@ def test_a_direct_object_store_is_not_built_yet() -> None:
 def test_what_is_built_is_accepted() -> None:
     for mode in ("auto", "strict", "off"):
         assert Config.load({"rl": {"data": {"cursor_resume": mode}}}).data.cursor_resume == mode
-    assert Config.load({"rl": {"validation": {"every_steps": 200}}}).validation.every_steps == 200
+    rl: dict[str, Any] = {
+        "checkpoint_components": ["model"],
+        "emergency_checkpoint_components": "run",
+        "keep_optim_last": 2,
+        "keep_model_last": 3,
+        "validation": {"every_steps": 200, "save_checkpoint": True, "source": "held out"},
+    }
+    config = Config.load({"rl": rl})
+    assert (config.keep_optim_last, config.keep_model_last) == (2, 3)
+    assert config.validation.save_checkpoint
 
 
 def test_every_rule_and_every_line_of_what_is_not_built_names_real_knobs() -> None:

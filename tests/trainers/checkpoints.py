@@ -53,9 +53,16 @@ class Checkpoint:
         return evolve(self, files=kept, filled=set())
 
 
-def save(trainer: BaseTrainer, *, step: int = 0, cursor_resume: CursorResume = "auto") -> Checkpoint:
+def save(
+    trainer: BaseTrainer,
+    *,
+    step: int = 0,
+    cursor_resume: CursorResume = "auto",
+    validation: Mapping[str, object] | None = None,
+) -> Checkpoint:
     clocks = Clocks(optimizer_step=step, attempt_id=step)
-    return Checkpoint.of(trainer.capture(FULL, clocks=clocks, cursor_resume=cursor_resume).trees)
+    snapshot = trainer.capture(FULL, clocks=clocks, cursor_resume=cursor_resume, validation=validation)
+    return Checkpoint.of(snapshot.trees)
 
 
 def to_bytes(tree: object) -> bytes:

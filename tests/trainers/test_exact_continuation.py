@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, lr_scheduler
 
 from milepost.engines.trainers import PlainTrainer
-from milepost.transitions.values import FULL, Clocks, Component
+from milepost.transitions.values import FULL, Clocks
 from tests.trainers.checkpoints import Checkpoint, MakeOptimizer, MakeScheduler, Optimizer, Run, save
 
 
@@ -180,21 +180,6 @@ def test_a_snapshot_holds_the_live_tensors_and_not_copies() -> None:
     weight = next(run.model.parameters())
     assert trees["model"]["0.weight"].data_ptr() == weight.data_ptr()  # type: ignore[attr-defined]
     assert trees["optim"]["state"][0]["exp_avg"] is run.optimizer.state[weight]["exp_avg"]  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    ("components", "names"),
-    [
-        (FULL, {"model", "optim", "trainer", "data"}),
-        ((Component.MODEL,), {"model"}),
-        ((Component.OPTIMIZER,), {"optim"}),
-        ((Component.TRAINING_STATE,), {"trainer", "data"}),
-    ],
-)
-def test_a_component_is_captured_as_its_files(components: tuple[Component, ...], names: set[str]) -> None:
-    snapshot = Run().trainer.capture(components, clocks=Clocks())
-    assert snapshot.components == components
-    assert set(snapshot.trees) == names
 
 
 def test_a_model_alone_is_a_trainer() -> None:
