@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from milepost.journal.boundaries import Verdict
     from milepost.journal.config import Config
-    from milepost.journal.facade import Journal, Verdict
+    from milepost.journal.facade import Journal
     from milepost.journal.restoring import Resumption
     from milepost.transitions.errors import (
         Busy,
@@ -45,7 +46,7 @@ __all__ = [
 _ELSEWHERE = {
     "Config": "milepost.journal.config",
     "Journal": "milepost.journal.facade",
-    "Verdict": "milepost.journal.facade",
+    "Verdict": "milepost.journal.boundaries",
     "Resumption": "milepost.journal.restoring",
 }
 

@@ -12,52 +12,35 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
-
-from attrs import frozen
 
 from milepost.engines.ambient import Ambient, SystemAmbient
 from milepost.engines.attempts import Attempt, make_root, resolve
 from milepost.engines.disks import Disk
 from milepost.engines.disks.local import LocalDisk
-from milepost.engines.formats import Proven, Stager, stream
-from milepost.engines.perform import Held
 from milepost.engines.ranks import Alone, World
 from milepost.engines.slots import Slot, ThreadSlot
 from milepost.engines.termination import TerminationWatch
-from milepost.engines.trainers import Snapshot, Trainer
+from milepost.engines.trainers import Trainer
+from milepost.journal.boundaries import Boundaries, Validate, Verdict
 from milepost.journal.config import Config
 from milepost.journal.log.entries import Entry
 from milepost.journal.log.replay import replay
 from milepost.journal.opening import Opened, open_attempt
 from milepost.journal.progress import Progress
 from milepost.journal.restoring import Restoring, Resumption
-from milepost.transitions.emergency import CoverEmergency, EmergencyStage, ObserveTermination
-from milepost.transitions.errors import MilepostError, Misconfigured, Unavailable
+from milepost.journal.saves import KeepFn, Saves
+from milepost.transitions.emergency import EmergencyStage
+from milepost.transitions.errors import MilepostError, Misconfigured
 from milepost.transitions.machine import State
 from milepost.transitions.run import EndRun
-from milepost.transitions.saving import OpenSave, SaveOpened
 from milepost.transitions.updates import AbortUpdate, ApplyUpdate, OpenUpdate, ReportStep, SkipUpdate, UpdateStage
-from milepost.transitions.values import FULL, Metric, Mode, Outcome, Reason, SaveId
+from milepost.transitions.values import FULL, Metric, Outcome, Reason
 
 log = logging.getLogger("milepost")
-
-Validate = Callable[[int], object]
-"""Evaluates the model after the step it is given. An exception ends the run; a save due beside it survives."""
-
-
-@frozen(kw_only=True)
-class Verdict:
-    """What a boundary did. `stop` says that the run has to end, `reason` why."""
-
-    step: int
-    saved: bool
-    validated: bool
-    stop: bool
-    reason: str
 
 
 class Journal:
@@ -75,6 +58,7 @@ class Journal:
         slot: Slot,
         watch: TerminationWatch,
         ambient: Ambient,
+        keep_fn: KeepFn | None,
     ) -> None:
         self.config = config
         self.resumption = resumption
@@ -82,13 +66,15 @@ class Journal:
         self.run_dir = disk.where(attempt.path)
         self._opened = opened
         self._driver = opened.driver
-        self._trainer = trainer
-        self._slot = slot
         self._watch = watch
-        self._stager = Stager()
         self._progress = Progress(ambient=ambient)
+        self._saves = Saves(
+            config=config, opened=opened, trainer=trainer, slot=slot, progress=self._progress, keep_fn=keep_fn
+        )
+        self._boundaries = Boundaries(
+            config=config, driver=opened.driver, saves=self._saves, watch=watch, progress=self._progress
+        )
         self._step = resumption.step
-        self._stepped = False
         self._closed = False
 
     @classmethod
@@ -97,6 +83,7 @@ class Journal:
         config: Config,
         *,
         trainer: Trainer,
+        keep_fn: KeepFn | None = None,
         disk: Disk | None = None,
         ambient: Ambient | None = None,
         world: World | None = None,
@@ -106,10 +93,15 @@ class Journal:
     ) -> Self:
         """Find or mint the run attempt, become its one writer, recover, and restore `trainer`.
 
-        The keywords after `trainer` are for tests and unusual homes: by default a local disk below
+        `keep_fn` chooses the checkpoints that keep their optimizer state, in the place of `keep_optim_last`: it is
+        given the directories that are there, oldest first. A plan that makes artifacts is a `UserWarning`.
+
+        The keywords behind it are for tests and unusual homes: by default a local disk below
         `config.run.output_root`, the system's clock, one process and a writer thread. Raises `Busy`, `NotResumable`,
         `Corrupt`, `Unavailable`, and `Misconfigured` under a launcher of several processes.
         """
+        for text in config.warnings():
+            warnings.warn(text, UserWarning, stacklevel=2)
         world = world or Alone()
         ambient = ambient or SystemAmbient()
         _require_one_process(environ)
@@ -144,11 +136,17 @@ class Journal:
             slot=slot or ThreadSlot(),
             watch=watch,
             ambient=ambient,
+            keep_fn=keep_fn,
         )
+        if opened.completed is not None:
+            journal._progress.published(journal.state.saving.sealed[opened.completed.step])
         try:
-            journal._warm()
-        except BaseException:
-            journal.close(outcome=Outcome.FAILED, detail="the state cannot be captured")
+            journal._saves.warm()
+            if resumption.promotes:
+                evaluated = resumption.pending == "publication"
+                journal._boundaries.promote(resumption.step, evaluated=evaluated)
+        except BaseException as failure:
+            journal._close_after(failure)
             raise
         return journal
 
@@ -159,53 +157,42 @@ class Journal:
 
         One step is one optimizer attempt: applied when the body ends, or skipped where it called `skip`. Ends early
         when the run is told to stop. Leaving a body with `break` takes its step back: nothing is saved of it.
+
+        With `validate`, the evaluation that the resumed checkpoint still waits for comes first, then the pass before
+        training where that is configured; a loop without a step to run makes its final validation all the same.
         """
-        if self._told_to_stop(self._step):
+        if self._boundaries.told_to_stop(self._step):
             return  # before the first step: what was resumed from covers it
+        self.settle_validation(validate)
+        if self._step >= until:
+            self._boundaries.without_a_step(self._step, validate)
+            return
+        if validate is not None and self.config.validation.before_training and self.resumption.kind == "fresh":
+            validate(self._step)
         while self._step < until:
             step = self._step + 1
             self._driver.submit(OpenUpdate(step=step))
             yield step
             if self.state.updates.stage is UpdateStage.ACCUMULATING:
                 self._driver.submit(ApplyUpdate())
-            if self.boundary(step, validate=validate).stop:
+            if self.boundary(step, validate=validate, final=step == until).stop:
                 return
 
-    def boundary(self, step: int, *, validate: Validate | None = None) -> Verdict:
-        """What is due after `step`: an emergency save and the order to stop, the cadence save, validation."""
+    def boundary(self, step: int, *, validate: Validate | None = None, final: bool = False) -> Verdict:
+        """What is due after `step`: an emergency save and the order to stop, or saves and validation in their order.
+
+        `final` says that no step follows: then a validation is due by `validation.at_end`, and the normal-final save
+        is made with it. The order of saves and evaluation is that of `milepost.transitions.planning`.
+        """
         self._step = step
-        if self._told_to_stop(step):
-            return self._stop(step)
-        self._surface()
-        if not self._stepped:  # the first step is what gives most optimizers their state
-            self._stepped = True
-            self._warm()
-        saved = self.config.save_every > 0 and step % self.config.save_every == 0
-        if saved:
-            self.save(step, reason=Reason.CADENCE)
-        every = self.config.validation.every_steps
-        validated = validate is not None and every > 0 and step % every == 0
-        if validate is not None and validated:
-            validate(step)
-        return Verdict(step=step, saved=saved, validated=validated, stop=False, reason="")
+        return self._boundaries.at(step, validate=validate, final=final)
 
-    def _told_to_stop(self, step: int) -> bool:
-        if (seen := self._watch.observed()) is not None:
-            self._driver.submit(ObserveTermination(step=step, reason=seen.reason, detail=seen.detail))
-        return self.state.emergency.stage is not EmergencyStage.CALM
+    def settle_validation(self, validate: Validate | None) -> None:
+        """Evaluate what the resumed checkpoint waits for, before anything is trained; `steps` does so by itself.
 
-    def _stop(self, step: int) -> Verdict:
-        """The emergency: one full save of the step, however an earlier save went, then the order to end."""
-        try:
-            self.finalize()
-        except Unavailable as failure:
-            log.warning("the save before the emergency failed: %s", failure)
-        self.save(step, reason=Reason.EMERGENCY)
-        self._driver.submit(CoverEmergency(step=step))
-        self._driver.barrier()
-        reason = self.state.emergency.reason
-        log.warning("stopping after step %d: %s; everything up to it is saved", step, reason)
-        return Verdict(step=step, saved=True, validated=False, stop=True, reason=reason)
+        `Refused` without `validate` where there is something to evaluate.
+        """
+        self._boundaries.settle(validate)
 
     def skip(self, why: str) -> None:
         """Say that this step's update was not finite and was thrown away: the optimizer did not step."""
@@ -225,86 +212,26 @@ class Journal:
     # --- saving -----------------------------------------------------------------------------------------
 
     def save(self, step: int, *, reason: Reason | str = Reason.REQUESTED) -> None:
-        """Save everything after `step`, once: a step that is published already is left as it is.
+        """Save `checkpoint_components` after `step`, once: what is published of the step already is left as it is.
 
         Joins the save before it. With `save_async` a cadence or a requested save returns as soon as its snapshot is
-        taken; every other one returns when it is published and durable. `Refused` inside a step or behind the newest
-        checkpoint, `Unavailable` when it could not be written: what was published before is untouched.
+        taken; every other one returns when it is published and durable. An emergency saves everything. `Refused`
+        inside a step, behind the newest published step or beside an artifact of other components; `Unavailable` when
+        it could not be written: what was published before is untouched.
         """
-        self.finalize()
-        if step in self.state.saving.sealed:
-            return
         reason = Reason(reason)
-        background = self.config.save_async and reason in (Reason.CADENCE, Reason.REQUESTED)
-        self._driver.check(OpenSave(step=step, plan=FULL, reason=reason, mode=Mode.SYNCHRONOUS))
-        held, mode, why = self._snapshot(background)
-        try:
-            opened = self._driver.submit(OpenSave(step=step, plan=FULL, reason=reason, mode=mode, why=why))
-        except BaseException:
-            held.release()
-            raise
-        assert isinstance(opened[0], SaveOpened)
-        save = opened[0].save
-        self._opened.engines.held[save] = held
-        if mode is Mode.SYNCHRONOUS:
-            deque(self._save_lane(save), maxlen=0)
-            return
-        try:
-            self._slot.start(self._save_lane(save))
-            held.fill()  # the writer follows close behind
-        except BaseException:
-            held.release()  # so that it does not wait for what will not come
-            raise
+        self._saves.finalize()
+        plan = FULL if reason is Reason.EMERGENCY else self.config.checkpoint_components
+        if self.state.saving.holds(step, plan) is None:
+            self._saves.save(step, plan=plan, reason=reason)
 
     def finalize(self) -> None:
         """Join the save in flight; raise what it ran into."""
-        self._slot.join()
+        self._saves.finalize()
 
-    def _snapshot(self, background: bool) -> tuple[Held, Mode, str]:
-        """The live state, copied into the arena where the loop may go on, else streamed while it waits."""
-        snapshot = self._capture()
-        why = "it was asked to wait"
-        if background:
-            staged = self._stager.begin(snapshot.trees)
-            if isinstance(staged.proof, Proven):
-                held = Held(images=staged.images, fill=staged.fill, release=staged.release)
-                return held, Mode.ASYNCHRONOUS, ""
-            staged.release()
-            why = f"the snapshot is not proven to be apart from live state: {staged.proof.reason}"
-        return Held(images=stream(snapshot.trees), fill=_nothing, release=_nothing), Mode.SYNCHRONOUS, why
-
-    def _warm(self) -> None:
-        """Have the arena faulted in beside the first steps. A state that cannot be saved is refused here and now."""
-        if self.config.save_async and self.config.save_every > 0 and not self._slot.busy:
-            self._stager.prepare(self._capture().trees)
-
-    def _capture(self) -> Snapshot:
-        return self._trainer.capture(
-            FULL, clocks=self.state.updates.clocks, cursor_resume=self.config.data.cursor_resume
-        )
-
-    def _save_lane(self, save: SaveId) -> Iterator[object]:
-        """The loop for one save, then what its caller has to know."""
-        started = self._progress.save_started(save)
-        yield from self._driver.lane()
-        done = self.state.saving.sealed.get(save.step)
-        if done is None:
-            raise self._given_up(save)
-        self._opened.keep_fold(always=False)
-        self._progress.save_done(done, started)
-
-    def _given_up(self, save: SaveId) -> Unavailable:
-        given_up, latest = self.state.saving.given_up, self.state.pointer.at
-        assert given_up is not None and given_up.save == save, f"save {save} is neither sealed nor given up"
-        return Unavailable(
-            f"save {save} was given up ({given_up.code}: {given_up.detail}). Training can go on: latest is "
-            f"{latest.directory if latest else 'nothing yet'}, and the next save is a new attempt"
-        )
-
-    def _surface(self) -> None:
-        """Raise now what a finished asynchronous save ran into."""
-        if not self._slot.busy:
-            self._slot.join()
+    def protect(self, *steps: int) -> None:
+        """Keep the checkpoints of these steps from retention while this journal is open: somebody reads them."""
+        self._saves.protect(steps)
 
     # --- looking ----------------------------------------------------------------------------------------
 
@@ -376,10 +303,6 @@ class Journal:
             self.close(outcome=Outcome.FAILED, detail=f"{type(failure).__name__}: {failure}"[:500])
         except MilepostError as second:  # the first failure is the one to report
             log.warning("closing the journal failed as well: %s", second)
-
-
-def _nothing() -> None:
-    """What there is to do for a snapshot that is read while the loop waits."""
 
 
 def _require_one_process(environ: Mapping[str, str]) -> None:

@@ -29,6 +29,7 @@ from milepost.journal.log.replay import Folded, fold
 from milepost.journal.log.scan import Mark
 from milepost.transitions.errors import Busy, Corrupt, Fenced, MilepostError, Unavailable
 from milepost.transitions.run import OpenRun
+from milepost.transitions.values import SaveId
 
 LOCK = "journal/lock"
 FOLD_EVERY_BYTES = 8 << 20
@@ -37,13 +38,17 @@ FOLD_EVERY_BYTES = 8 << 20
 
 @define(kw_only=True)
 class Opened:
-    """A run with one writer. `close` gives the lock back and closes the log."""
+    """A run with one writer. `close` gives the lock back and closes the log.
+
+    `completed` is the checkpoint whose validation the opening completed, where an earlier writer had not.
+    """
 
     driver: Driver
     engines: Engines
     checkpoints: LocalCheckpoints
     log: Log
     close: Callable[[], None]
+    completed: SaveId | None
     _cache: FoldCache
     _kept: Mark | None = None
 
@@ -78,6 +83,7 @@ def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambie
             checkpoints = LocalCheckpoints(
                 disk=disk,
                 root=f"{attempt.path}/checkpoints",
+                artifacts=f"{attempt.path}/checkpoint_artifacts",
                 fence=lambda: _require_unfenced(appender),
                 algorithm=config.digest,
                 crc32=config.archive_crc32,
@@ -112,8 +118,16 @@ def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambie
         )
         driver.drain()
         close = undo.pop_all().close
+    before, after = folded.state.validation.completed, driver.state.validation.completed
     return Opened(
-        driver=driver, engines=engines, checkpoints=checkpoints, log=log, close=close, cache=cache, kept=folded.end
+        driver=driver,
+        engines=engines,
+        checkpoints=checkpoints,
+        log=log,
+        close=close,
+        completed=after if after != before else None,
+        cache=cache,
+        kept=folded.end,
     )
 
 

@@ -7,7 +7,7 @@ import sys
 
 from milepost.engines.ambient import Ambient
 from milepost.transitions.saving import Save
-from milepost.transitions.values import Metric, SaveId
+from milepost.transitions.values import FULL, Metric, SaveId
 
 log = logging.getLogger("milepost")
 
@@ -36,6 +36,17 @@ class Progress:
         log.debug("save %s begins", save)
         return self._ambient.monotonic_s()
 
-    def save_done(self, save: Save, started_s: float) -> None:
+    def save_done(self, save: Save, started_s: float, *, pending: bool) -> None:
         seconds = self._ambient.monotonic_s() - started_s
-        log.info("saved checkpoint %s: %.1f MiB, durable after %.2f s", save.id.directory, save.size / 2**20, seconds)
+        what = "saved checkpoint" if save.plan == FULL else f"saved artifact of {' and '.join(_names(save))}"
+        then = ", its validation is pending" if pending else ""
+        size_mib = save.size / 2**20
+        log.info("%s %s: %.1f MiB, durable after %.2f s%s", what, save.id.directory, size_mib, seconds, then)
+
+    def published(self, save: Save) -> None:
+        """A checkpoint whose validation is completed."""
+        log.info("published checkpoint %s: validated", save.id.directory)
+
+
+def _names(save: Save) -> tuple[str, ...]:
+    return tuple(component.value for component in save.plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from hashlib import blake2b
+from typing import Any
 
 import orjson
 import pytest
@@ -11,11 +12,10 @@ import torch
 
 from milepost.engines.simulated import Fault, SimulatedDisk, Site
 from milepost.engines.trainers import Snapshot
-from milepost.engines.trainers.protocols import CursorResume
 from milepost.journal.forensics.reading import Place
 from milepost.journal.forensics.verifying import verify
 from milepost.transitions.errors import Busy, MilepostError, NewerVersion, Refused, Unavailable
-from milepost.transitions.values import Clocks, Plan
+from milepost.transitions.values import Plan
 from tests.crash.world import Run, TinyTrainer
 from tests.damage.images import SETTINGS, disk_of, ended, start
 
@@ -132,8 +132,8 @@ def _full(site: Site, *, below: str) -> Fault | None:
 class Unsavable(TinyTrainer):
     """A trainer with a value among its state that no checkpoint can hold."""
 
-    def capture(self, components: Plan, *, clocks: Clocks, cursor_resume: CursorResume = "auto") -> Snapshot:
-        snapshot = super().capture(components, clocks=clocks, cursor_resume=cursor_resume)
+    def capture(self, components: Plan, **asked: Any) -> Snapshot:
+        snapshot = super().capture(components, **asked)
         layers = {"weight": torch.zeros(1), "hook": object()}
         return Snapshot(components=components, trees={**snapshot.trees, "model": {"layers": layers}})
 
@@ -141,7 +141,7 @@ class Unsavable(TinyTrainer):
 def test_a_value_that_cannot_be_saved_is_refused_by_its_path_and_nothing_is_created() -> None:
     disk = disk_of(ended().files)
     run = Run(disk, "opener", config=SETTINGS)
-    run.journal._trainer = Unsavable(life=1)
+    run.journal._saves._trainer = Unsavable(life=1)
     before = {path for path in visible(disk) if "/checkpoints" in path}
     with pytest.raises(Refused, match=r"model.*layers.*hook"):
         run.train(1)

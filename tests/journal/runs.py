@@ -13,6 +13,8 @@ from milepost.engines.slots import Slot, SteppedSlot
 from milepost.engines.termination import Termination
 from milepost.engines.trainers import PlainTrainer, ShuffledBatches
 from milepost.journal import Config, Journal
+from milepost.journal.boundaries import Validate
+from milepost.journal.saves import KeepFn
 
 
 class StillAmbient:
@@ -61,14 +63,14 @@ class FakeWatch:
 
 
 class Training:
-    """A deterministic training of a few parameters with AdamW, a schedule, dropout and shuffled data."""
+    """A deterministic training of a few parameters with AdamW, a schedule, dropout and `rows` of shuffled data."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 12) -> None:
         torch.manual_seed(7)
         self.model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=3)
-        self.batches = ShuffledBatches(12, batch_size=4, seed=3)
+        self.batches = ShuffledBatches(rows, batch_size=4, seed=3, drop_last=rows % 4 == 0)
         self._iterator = iter(self.batches)
         self.losses: list[float] = []
 
@@ -109,19 +111,23 @@ def train(
     watch: FakeWatch | None = None,
     ambient: StillAmbient | None = None,
     each: Callable[[Journal, int], None] = lambda journal, step: None,
+    validate: Validate | None = None,
+    keep_fn: KeepFn | None = None,
+    rows: int = 12,
 ) -> tuple[Training, Journal]:
     """Open, train up to `until`, close. `each` runs inside the body of every step."""
-    training = Training()
+    training = Training(rows)
     with Journal.open(
         settings,
         trainer=training.trainer(),
+        keep_fn=keep_fn,
         disk=disk,
         slot=slot or SteppedSlot(),
         watch=watch or FakeWatch(),
         ambient=ambient or StillAmbient(),
         environ={},
     ) as journal:
-        for step in journal.steps(until=until):
+        for step in journal.steps(until=until, validate=validate):
             loss = training.step()
             journal.report(loss=loss)
             each(journal, step)

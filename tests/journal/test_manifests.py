@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from blake3 import blake3
 
-from milepost.engines.checkpoints.manifest import MANIFEST, Manifest, decode, digest_of, encode
+from milepost.engines.checkpoints.manifest import (
+    ARTIFACT,
+    MANIFEST,
+    Manifest,
+    decode,
+    digest_of,
+    encode,
+    manifest_name,
+)
 from milepost.transitions.errors import Corrupt, NewerVersion
-from milepost.transitions.values import FULL, Component, FileDigest, SaveId, StoredComponent, Witness
+from milepost.transitions.values import FULL, Component, FileDigest, Plan, SaveId, StoredComponent, Witness
 
 
 def manifest(path: str = "model.pt") -> Manifest:
@@ -65,3 +74,54 @@ def test_a_field_too_many_or_of_another_type_is_corrupt() -> None:
     for bad in (body + b',"more":1', body.replace(b'"world_size":1', b'"world_size":true')):
         with pytest.raises(Corrupt, match="here"):
             decode(signed(bad), where="here")
+
+
+# --- two kinds ------------------------------------------------------------------------------------------------
+
+
+def artifact(plan: Plan = (Component.MODEL,)) -> Manifest:
+    return evolve(manifest(), plan=plan)
+
+
+def test_an_artifact_has_a_manifest_of_its_own_format_and_name() -> None:
+    data = encode(artifact())
+    assert data.startswith(b'{"format":"milepost.artifact.v1","save":') and data.count(b"\n") == 1
+    assert decode(data, where="here") == artifact()
+    assert (manifest_name(FULL), manifest_name((Component.MODEL,))) == (MANIFEST, ARTIFACT)
+    assert digest_of(data, name=ARTIFACT).path == ARTIFACT
+
+
+def test_every_flipped_byte_of_an_artifacts_manifest_is_corrupt() -> None:
+    data = encode(artifact())
+    for at in range(len(data)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1
+        for bad in (bytes(flipped), data[:at]):
+            with pytest.raises(Corrupt, match="here"):
+                decode(bad, where="here")
+
+
+def test_a_later_format_of_an_artifact_is_newer() -> None:
+    body = encode(artifact()).rpartition(b',"sum"')[0]
+    with pytest.raises(NewerVersion, match=r"milepost\.artifact\.v2"):
+        decode(signed(body.replace(b"artifact.v1", b"artifact.v2")), where="here")
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan"),
+    [
+        ("manifest", '"model"'),
+        ("manifest", ""),
+        ("artifact", '"model","optimizer","training_state"'),
+        ("artifact", ""),
+        ("artifact", '"optimizer","model"'),
+        ("artifact", '"model","model"'),
+    ],
+)
+def test_a_manifest_of_the_wrong_plan_for_its_kind_is_corrupt(kind: str, plan: str) -> None:
+    body = encode(artifact()).rpartition(b',"sum"')[0]
+    bad = body.replace(b"milepost.artifact", f"milepost.{kind}".encode())
+    bad = bad.replace(b'"plan":["model"]', f'"plan":[{plan}]'.encode())
+    assert bad != body
+    with pytest.raises(Corrupt, match="to plan"):
+        decode(signed(bad), where="here")
