@@ -1,7 +1,8 @@
 """A dead run as it lies on the disk: every byte of it checked, none of it healed.
 
-`look` fails where anything is visible that must not be: a published checkpoint that is not whole (INV-01), a sealed
-one that is missing, a pointer to nothing (INV-03), a log that does not fold (INV-09) or that breaks an invariant.
+`look` fails where anything is visible that must not be: a published checkpoint that is not whole but for what its
+release marker says (INV-01), a sealed one that is missing though retention has not touched it, a newest one that is less
+than whole (INV-08), a pointer to nothing (INV-03), a log that does not fold (INV-09) or that breaks an invariant.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from pathlib import Path
 
 from attrs import frozen
 
+from milepost.engines.checkpoints import generations, released
 from milepost.engines.checkpoints.local import POINTER, STAGING
 from milepost.engines.checkpoints.manifest import MANIFEST, Manifest, decode, digest_of
+from milepost.engines.checkpoints.released import RELEASED
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.formats import digest_of as digest_of_file
 from milepost.engines.logs.segments import SegmentLog
 from milepost.journal.log.replay import fold, replay
 from milepost.transitions.invariants import violations
 from milepost.transitions.machine import initial
+from milepost.transitions.retention import Part
 from milepost.transitions.updates import StepReported
 from milepost.transitions.values import Metric, iteration_name, parse_iteration
 
@@ -64,6 +68,11 @@ def look(root: Path, name: str) -> Look:
     published = _published(run / "checkpoints")
     state = fold(log, witnesses={where: manifest.witness for where, manifest in published.items()}).state
     for step, save in state.saving.sealed.items():
+        lost = state.retention.lost(step)
+        assert step != max(state.saving.sealed) or lost is None, f"the newest checkpoint lost its {lost}"
+        if lost is Part.CHECKPOINT and save.id.directory not in published:
+            continue
+        assert lost is not None or not released.read(disk, f"checkpoints/{save.id.directory}")
         manifest = published[save.id.directory]
         assert manifest.save == save.id and save.id.step == step
         path = run / "checkpoints" / save.id.directory / MANIFEST
@@ -106,10 +115,15 @@ def _published(checkpoints: Path) -> Mapping[str, Manifest]:
     for directory in sorted(checkpoints.glob("iter_*")):
         manifest = decode((directory / MANIFEST).read_bytes(), where=str(directory))
         assert manifest.save.directory == directory.name
-        assert {file.path for file in manifest.files} | {MANIFEST} == {path.name for path in directory.iterdir()}
-        disk = LocalDisk(directory)
+        disk, gone = LocalDisk(directory.parent), released.read(LocalDisk(directory.parent), directory.name)
+        there = {path.name for path in directory.iterdir()}
+        listed = {file.path for file in manifest.files}
+        assert listed - set(gone) <= there <= listed | {MANIFEST, RELEASED, *generations.names}
+        generations.read(disk, directory.name)
         for file in manifest.files:
-            with disk.open(file.path) as source:
+            if file.path not in there:
+                continue
+            with disk.open(f"{directory.name}/{file.path}") as source:
                 assert digest_of_file(source) == file.digest, f"{directory / file.path} is not whole"
         found[directory.name] = manifest
     return found

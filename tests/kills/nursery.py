@@ -67,7 +67,7 @@ class Nursery:
         self._server.wait()
         _there(self._server.stdout).close()
 
-    def start(self, root: Path, name: str, *, asynchronous: bool, pause_in: int | None = None) -> int:
+    def start(self, root: Path, name: str, *, asynchronous: bool, policies: bool, pause_in: int | None = None) -> int:
         """Start the run `name` below `root`, or start it again; the pid. It stops itself within step `pause_in`."""
         self._notes.unlink(missing_ok=True)
         return self._ask(
@@ -76,6 +76,7 @@ class Nursery:
                 "name": name,
                 "asynchronous": asynchronous,
                 "notes": str(self._notes),
+                "policies": policies,
                 "pause_in": pause_in,
             }
         )
@@ -86,9 +87,9 @@ class Nursery:
         notes = self._notes.read_text(encoding="utf-8").splitlines() if self._notes.exists() else []
         return Ended(code=code, notes=tuple(notes))
 
-    def whole(self, root: Path, name: str, *, asynchronous: bool) -> Ended:
+    def whole(self, root: Path, name: str, *, asynchronous: bool, policies: bool) -> Ended:
         """Run to a good end."""
-        self.start(root, name, asynchronous=asynchronous)
+        self.start(root, name, asynchronous=asynchronous, policies=policies)
         ended = self.wait()
         assert ended.code == 0, ended
         return ended

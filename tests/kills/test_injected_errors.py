@@ -51,7 +51,7 @@ SITES = (  # strace counts the calls of each thread by itself, and each save has
 
 @pytest.fixture(scope="module")
 def peace(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Look:
-    return live_in_peace(nursery, tmp_path_factory.mktemp("peace"), asynchronous=True)
+    return live_in_peace(nursery, tmp_path_factory.mktemp("peace"), asynchronous=True, policies=False)
 
 
 @cache
@@ -103,7 +103,7 @@ def test_a_failing_call_ends_in_one_error_and_the_next_start_goes_on(
     if (why := no_strace()) is not None:
         pytest.skip(why)
     trace = tmp_path / "trace"
-    pid = nursery.start(tmp_path, NAME, asynchronous=True, pause_in=PAUSE_IN)
+    pid = nursery.start(tmp_path, NAME, asynchronous=True, policies=False, pause_in=PAUSE_IN)
     await_pause(pid)
     before = look(tmp_path, NAME)
     assert before.newest == PAUSE_IN - SAVE_EVERY
@@ -112,7 +112,7 @@ def test_a_failing_call_ends_in_one_error_and_the_next_start_goes_on(
         ended = nursery.wait()
     assert "(INJECTED)" in trace.read_text(encoding="utf-8"), "the run never came to the call that was to fail"
     seen = require_one_error(ended, tmp_path, before, peace)
-    require_end(nursery, tmp_path, asynchronous=True, peace=peace, continues_from=seen.newest)
+    require_end(nursery, tmp_path, asynchronous=True, policies=False, peace=peace, continues_from=seen.newest)
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def test_a_full_disk_ends_in_one_error_and_the_next_start_goes_on(
     if (why := unavailable("ext4")) is not None:
         pytest.skip(f"no ext4 can be mounted here: {why}")
     with mounted(kind="ext4", size_mib=64, options=("-N", "512")) as mount:
-        pid = nursery.start(mount.root, NAME, asynchronous=True, pause_in=PAUSE_IN)
+        pid = nursery.start(mount.root, NAME, asynchronous=True, policies=False, pause_in=PAUSE_IN)
         await_pause(pid)
         before = look(mount.root, NAME)
         with ballast(mount.root, **room):
@@ -150,4 +150,4 @@ def test_a_full_disk_ends_in_one_error_and_the_next_start_goes_on(
             ended = nursery.wait()
         assert "No space left" in ended.error or "no-space" in ended.error, ended
         seen = require_one_error(ended, mount.root, before, peace)
-        require_end(nursery, mount.root, asynchronous=True, peace=peace, continues_from=seen.newest)
+        require_end(nursery, mount.root, asynchronous=True, policies=False, peace=peace, continues_from=seen.newest)

@@ -43,7 +43,7 @@ def test_a_run_continues_to_the_same_bits_after_power_cuts(
         pytest.skip(f"no {kind} can be mounted here: {why}")
     seed, rng = seeded()
     print(f"MILEPOST_KILLS_SEED={seed}")
-    peace = live_in_peace(nursery, tmp_path, asynchronous=asynchronous)
+    peace = live_in_peace(nursery, tmp_path, asynchronous=asynchronous, policies=True)
     tally = Tally()
     with mounted(kind=kind, size_mib=200) as mount:
         while tally.blows < cuts:

@@ -25,7 +25,7 @@ def test_a_killed_run_continues_to_the_same_bits(
 ) -> None:
     seed, rng = seeded()
     print(f"MILEPOST_KILLS_SEED={seed}")
-    peace = live_in_peace(nursery, tmp_path / "peace", asynchronous=asynchronous)
+    peace = live_in_peace(nursery, tmp_path / "peace", asynchronous=asynchronous, policies=True)
     tally = Tally()
     while tally.blows < kills:
         trial = Trial(

@@ -2,12 +2,12 @@
 
 The server has everything imported, so that a start costs milliseconds. It reads one JSON object a line:
 
-    {"root": …, "name": …, "asynchronous": …, "notes": …, "pause_in": …}   forks a run, answers with its pid
-    {}                                                                     waits for it, answers with its status
+    {"root": …, "name": …, "asynchronous": …, …}   forks a run, the arguments of `run`, answers with its pid
+    {}                                             waits for it, answers with its status
 
 A run appends to `notes`, a file that no kill and no power cut can reach: `opened <step>` when it continues from
-there, `saved <step>` for every save that was acknowledged, `error <type>: …` for the one error it may end with, and
-`untyped …` for what it must not.
+there, `evaluated <step>`, `saved <step>` for every save that was acknowledged, `error <type>: …` for the one error it
+may end with, and `untyped …` for what it must not.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from milepost.journal import Config, Journal
 from milepost.transitions import errors
 from milepost.transitions.errors import MilepostError
 
-STEPS, SAVE_EVERY = 16, 2
+STEPS, SAVE_EVERY, VALIDATE_EVERY = 16, 2, 6
 TYPED, UNTYPED = 3, 4
 """Exit codes of a run that ended with an error of milepost, and with any other."""
 
 _WIDTH, _EXAMPLES = 96, 64
 
 
-def run(*, root: str, name: str, asynchronous: bool, notes: str, pause_in: int | None) -> int:
+def run(*, root: str, name: str, asynchronous: bool, notes: str, policies: bool, pause_in: int | None) -> int:
     """Train to the end, from wherever the run is; its exit code.
 
-    With `pause_in` it stops itself (SIGSTOP) within that step, when no save is under way.
+    With `policies` every third save is evaluated before it is announced, and old checkpoints are pruned. With
+    `pause_in` the run stops itself (SIGSTOP) within that step, when no save is under way.
     """
     log = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
@@ -50,7 +51,7 @@ def run(*, root: str, name: str, asynchronous: bool, notes: str, pause_in: int |
         os.pwrite(log, f"{text}\n".encode(), 0)  # appends, too; and is no write that a test might make fail
 
     try:
-        _train(root=root, name=name, asynchronous=asynchronous, note=note, pause_in=pause_in)
+        _train(_config(root, name, asynchronous=asynchronous, policies=policies), note=note, pause_in=pause_in)
     except MilepostError as error:
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
         note(f"error {public.__name__}: {' '.join(str(error).split())}")
@@ -62,7 +63,15 @@ def run(*, root: str, name: str, asynchronous: bool, notes: str, pause_in: int |
     return 0
 
 
-def _train(*, root: str, name: str, asynchronous: bool, note: Callable[[str], None], pause_in: int | None) -> None:
+def _config(root: str, name: str, *, asynchronous: bool, policies: bool) -> Config:
+    rl: dict[str, object] = {"save_every": SAVE_EVERY, "save_async": asynchronous, "keep_optim_last": 0}
+    if policies:
+        validation = {"every_steps": VALIDATE_EVERY, "save_checkpoint": True}
+        rl |= {"keep_optim_last": 1, "keep_model_last": 3, "validation": validation}
+    return Config.load({"run": {"output_root": root, "name": name}, "rl": rl})
+
+
+def _train(config: Config, *, note: Callable[[str], None], pause_in: int | None) -> None:
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(7)
     examples = torch.randn(_EXAMPLES, _WIDTH)
@@ -71,12 +80,10 @@ def _train(*, root: str, name: str, asynchronous: bool, note: Callable[[str], No
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=STEPS)
     data: ShuffledBatches[int] = ShuffledBatches(_EXAMPLES, batch_size=12, seed=7)
     trainer = PlainTrainer(model=model, optimizer=optimizer, scheduler=scheduler, data=data)
-    rl = {"save_every": SAVE_EVERY, "save_async": asynchronous}
-    config = Config.load({"run": {"output_root": root, "name": name}, "rl": rl})
     acknowledged = 0
     with Journal.open(config, trainer=trainer) as journal:
         note(f"opened {journal.resumption.step}")
-        for step in journal.steps(until=STEPS):
+        for step in journal.steps(until=STEPS, validate=lambda step: note(f"evaluated {step}")):
             batch = examples[next(data)]
             loss = functional.mse_loss(model(batch), batch)
             optimizer.zero_grad()
@@ -99,7 +106,7 @@ def serve() -> None:
     """Answer requests until the input ends."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:  # a whole run, so that what is imported late is imported here
-        run(root=folder, name="warm", asynchronous=True, notes=f"{folder}/notes", pause_in=None)
+        run(root=folder, name="warm", asynchronous=True, notes=f"{folder}/notes", policies=True, pause_in=None)
     pid = 0
     for line in sys.stdin:
         request = json.loads(line)

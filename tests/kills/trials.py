@@ -2,7 +2,8 @@
 
 After each blow the disk is looked at before anything heals it: what was acknowledged is there and whole. The start
 after it continues from the newest published checkpoint. In the end every loss and every random draw of every epoch,
-and every byte of the last checkpoint, are those of the run in peace.
+and every byte of the last checkpoint, are those of the run in peace. What is evaluated was published before, and what
+retention took away is whole but for that.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _RECOVERY_BYTES = 1500
 """About what a start writes to the log until it knows what it continues from."""
 
 
-def live_in_peace(nursery: Nursery, root: Path, *, asynchronous: bool) -> Look:
+def live_in_peace(nursery: Nursery, root: Path, *, asynchronous: bool, policies: bool) -> Look:
     """What a run leaves that nobody disturbs."""
-    nursery.whole(root, NAME, asynchronous=asynchronous)
+    nursery.whole(root, NAME, asynchronous=asynchronous, policies=policies)
     return look(root, NAME)
 
 
@@ -72,12 +73,13 @@ class Trial:
             self.nursery,
             self.root,
             asynchronous=self.asynchronous,
+            policies=True,
             peace=self.peace,
             continues_from=before.newest,
         )
 
     def _strike(self, rng: random.Random, tally: Tally, before: Look, acknowledged: int) -> tuple[Look, int]:
-        pid = self.nursery.start(self.root, NAME, asynchronous=self.asynchronous)
+        pid = self.nursery.start(self.root, NAME, asynchronous=self.asynchronous, policies=True)
         seen_enough, later_s = self._aim(rng, before)
         while alive(pid) and not seen_enough():
             time.sleep(_POLL_S)
@@ -126,9 +128,11 @@ def require_same(seen: Look, peace: Look) -> None:
             assert metrics == peaceful[step], f"step {step} of epoch {epoch} differs"
 
 
-def require_end(nursery: Nursery, root: Path, *, asynchronous: bool, peace: Look, continues_from: int) -> None:
+def require_end(
+    nursery: Nursery, root: Path, *, asynchronous: bool, policies: bool, peace: Look, continues_from: int
+) -> None:
     """Start the run once more: it goes on from there to what the run in peace came to, in every bit."""
-    ended = nursery.whole(root, NAME, asynchronous=asynchronous)
+    ended = nursery.whole(root, NAME, asynchronous=asynchronous, policies=policies)
     assert ended.opened_at == continues_from
     seen = look(root, NAME)
     require_same(seen, peace)
