@@ -1,8 +1,8 @@
 """A dead run as it lies on the disk: every byte of it checked, none of it healed.
 
 `look` fails where anything is visible that must not be: a published checkpoint that is not whole but for what its
-release marker says (INV-01), a sealed one that is missing though retention has not touched it, a newest one that is less
-than whole (INV-08), a pointer to nothing (INV-03), a log that does not fold (INV-09) or that breaks an invariant.
+release marker says (INV-01), a sealed one that is missing though retention has not touched it, a newest one that is
+less than whole (INV-08), a pointer to nothing (INV-03), a log that does not fold (INV-09) or breaks an invariant.
 """
 
 from __future__ import annotations
