@@ -1,6 +1,6 @@
 """The command line: one module per group of verbs, imported when the verb is used.
 
-`--help` of every verb has an example and the shape of its `--json`. Nothing is written to a run. Exit codes:
+`--help` of every verb has an example and the shape of its `--json`. `prune` alone writes to a run. Exit codes:
 
     0 clean · 1 findings, or a disk that failed · 2 usage · 3 corrupt journal · 4 written by a newer version ·
     5 payload missing or wrong · 6 torn tail only
@@ -26,7 +26,7 @@ from milepost.transitions.errors import (
 
 VERBS: Mapping[str, tuple[str, str]] = {
     "demo": ("milepost.journal.demo.command:demo", "Train, be killed mid-save, resume: nothing differs."),
-    "ls": ("milepost.journal.cli.looking:ls", "The checkpoints of a run."),
+    "ls": ("milepost.journal.cli.looking:ls", "The checkpoints and artifacts of a run."),
     "log": ("milepost.journal.cli.telling:log", "The records of a journal, oldest first."),
     "show": ("milepost.journal.cli.looking:show", "One entry or one checkpoint, whole."),
     "state": ("milepost.journal.cli.looking:state", "The folded state of a run, now or then."),
@@ -34,6 +34,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "why": ("milepost.journal.cli.telling:why", "What a resume would take now, and why nothing else."),
     "verify": ("milepost.journal.cli.checking:verify", "Hold the journal against the disk, every digest."),
     "replay": ("milepost.journal.cli.checking:replay", "Fold again from nothing, check every invariant."),
+    "prune": ("milepost.journal.cli.pruning:prune", "Apply retention now, or say what would go and why."),
     "slurm": ("milepost.journal.cli.scheduling:slurm", "The sbatch wiring for preemption, to paste."),
 }
 """Where each verb is, and what it is for. `demo` is imported by whoever asks for it."""
@@ -81,8 +82,8 @@ class Verbs(click.Group):
 def main() -> None:
     """Look into the runs of milepost: what is there, what happened, is it whole.
 
-    RUN is a run directory (…/<RUN_TS>), its journal/, one of its checkpoints, or the <name>/ above the attempts: then
-    the newest one. No verb changes a run, and a writer may go on beside every verb.
+    RUN is a run directory (…/<RUN_TS>), its journal/, one of its checkpoints or artifacts, or the <name>/ above the
+    attempts: then the newest one. No verb but prune changes a run, and a writer may go on beside every other one.
 
     \b
     Example:

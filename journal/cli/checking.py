@@ -20,20 +20,21 @@ from milepost.journal.forensics.verifying import verify as verify_run
 @click.option("--quick", is_flag=True, help="Manifests and sizes only, no digest.")
 @click.pass_context
 def verify(ctx: click.Context, run: str, *, quick: bool, as_json: bool) -> None:
-    """Hold the journal of RUN against the disk: every entry, every manifest, every digest. All findings are reported.
+    """Hold the journal of RUN against the disk: every entry, every manifest, every digest, and what checkpoints say
+    of their validation and of what retention took. All findings are reported.
 
-    A checkpoint directory as RUN leaves the other checkpoints out. The worst finding decides the exit code: 3 corrupt
+    A checkpoint or an artifact as RUN leaves the others out. The worst finding decides the exit code: 3 corrupt
     journal, 4 newer version, 5 payload, 1 anything else that is damage, 6 a torn tail, 0 notes only.
 
     \b
     Example:
         milepost verify outputs/milepost/default/run --json
     JSON:
-        {"run", "quick", "writer": pid | null, "entries", "checkpoints", "files",
-         "bytes_hashed", "exit_code", "findings": [{"code", "effect": "journal" |
-         "newer" | "payload" | "layout" | "torn" | "note", "severity": "damage" |
-         "note", "place": path, "offset": bytes | null, "expected", "found",
-         "action"}]}
+        {"run", "quick", "writer": pid | null, "entries", "checkpoints",
+         "artifacts", "files", "bytes_hashed", "exit_code",
+         "findings": [{"code", "effect": "journal" | "newer" | "payload" | "layout" |
+         "torn" | "note", "severity": "damage" | "note", "place": path,
+         "offset": bytes | null, "expected", "found", "action"}]}
     """
     place = open_run(run)
     with _progress() as advance:
@@ -47,7 +48,8 @@ def verify(ctx: click.Context, run: str, *, quick: bool, as_json: bool) -> None:
         click.echo(f"  place:    {at}\n  expected: {one.expected}\n  found:    {one.found}\n  next:     {one.action}")
     hashed = "no digest (quick)" if quick else f"{size(found.bytes_hashed)} hashed"
     click.echo(
-        f"{found.entries} entries, {found.checkpoints} checkpoints, {found.files} files, {hashed}: "
+        f"{found.entries} entries, {found.checkpoints} checkpoints, {found.artifacts} artifacts, "
+        f"{found.files} files, {hashed}: "
         f"{sum(one.severity is Severity.DAMAGE for one in found.findings)} damaged, "
         f"{sum(one.severity is Severity.NOTE for one in found.findings)} notes"
     )
@@ -81,7 +83,7 @@ def replay(ctx: click.Context, run: str, *, as_json: bool) -> None:
     Example:
         milepost replay outputs/milepost/default/run
     JSON:
-        {"run", "entries", "records", "epochs", "checkpoints",
+        {"run", "entries", "records", "epochs", "checkpoints", "artifacts",
          "kinds": [{"kind", "records"}], "seconds",
          "broken": {"invariant", "what", "seq", "epoch", "at"} | null}
     """
@@ -92,7 +94,7 @@ def replay(ctx: click.Context, run: str, *, as_json: bool) -> None:
         rate = found.entries / found.seconds if found.seconds else 0
         click.echo(
             f"{found.entries} entries, {found.records} records, {found.epochs} epochs, {found.checkpoints} "
-            f"checkpoints in {found.seconds:.2f} s ({rate:.0f} entries/s)"
+            f"checkpoints, {found.artifacts} artifacts in {found.seconds:.2f} s ({rate:.0f} entries/s)"
         )
         for count in found.kinds:
             click.echo(f"  {count.records:>7}  {count.kind}")

@@ -15,73 +15,99 @@ from milepost.journal.cli.rendering import (
     run_argument,
     when,
 )
-from milepost.journal.forensics.questions import Difference, Shown, Stage, difference, fields_of, listing, shown
+from milepost.journal.forensics.listing import Listed, Shown, Stage, listing, shown
+from milepost.journal.forensics.questions import Difference, difference, fields_of
 from milepost.journal.forensics.reading import Place
 from milepost.journal.forensics.sentences import sentence, size
 from milepost.journal.forensics.timeline import Located, entry_at, state_at
 from milepost.journal.log.codec import CODEC
 from milepost.transitions.errors import Refused
 from milepost.transitions.machine import State
-from milepost.transitions.values import parse_iteration
+from milepost.transitions.saving import Save
+from milepost.transitions.values import Component, parse_iteration
 
-_STYLES = {Stage.SEALED: "", Stage.DAMAGED: "red", Stage.UNRECORDED: "dim"}
+_STYLES = {
+    Stage.SEALED: "",
+    Stage.ARTIFACT: "",
+    Stage.OPTIMIZER_RELEASED: "",
+    Stage.DAMAGED: "red",
+    Stage.UNRECORDED: "dim",
+}
 
 
 @click.command()
 @run_argument
 @click.pass_context
 def ls(ctx: click.Context, run: str, *, as_json: bool) -> None:
-    """The checkpoints of RUN, by step, at a quick look: manifests and sizes, no digest.
+    """The checkpoints and artifacts of RUN, by step, at a quick look: small files and sizes, no digest.
 
-    A checkpoint is sealed; damaged, where its files are not those that were sealed; open or unsettled, while or after
-    its writer made it; unrecorded, where the journal does not know it. Exits with 5 where one is damaged.
+    A checkpoint is sealed; evaluation-pending or publication-pending, while its validation is under way; pruning or
+    optimizer-released, where retention takes or took a part of it; damaged, where its files are not those that were
+    sealed; open or unsettled, while or after its writer made it; unrecorded, where the journal does not know it. What
+    retention removed is not listed. An artifact holds some components and is never resumed from. Exits with 5 where
+    one is damaged.
 
     \b
     Example:
         milepost ls outputs/milepost/default/run
     JSON:
-        {"run", "pointer": name | null, "checkpoints": [{"name", "step",
-         "save": id | null, "stage", "reason", "size": bytes, "at": UTC,
+        {"run", "pointer": name | null, "checkpoints": [{"name",
+         "kind": "checkpoint" | "artifact", "step", "save": id | null, "stage",
+         "reason", "components": [those that are there], "size": bytes, "at": UTC,
          "latest", "resumable", "detail"}]}
     """
     place = open_run(run)
     found = listing(place)
-    rows = tuple(one for one in found.checkpoints if place.checkpoint in ("", one.name))
+    rows = tuple(one for one in found.checkpoints if place.means(one.kind, one.name))
     if as_json:
         print_json(evolve(found, checkpoints=rows))
     elif not rows:
         click.echo(f"no checkpoint in {found.run}")
     else:
-        print_table(
-            ("NAME", "STEP", "STATE", "REASON", "SIZE", "AGE" if on_terminal() else "AT", "LATEST", "RESUME"),
-            [
-                (
-                    one.name,
-                    str(one.step),
-                    one.stage.value,
-                    one.reason or "-",
-                    size(one.size),
-                    when(one.at),
-                    "latest" if one.latest else "-",
-                    "yes" if one.resumable else "no",
-                )
-                for one in rows
-            ],
-            styles=[_STYLES.get(one.stage, "yellow") for one in rows],
-        )
-        for one in rows:
-            if one.detail:
-                click.echo(f"{one.name}: {one.detail}")
+        _print_listing(rows)
     ctx.exit(5 if any(one.stage is Stage.DAMAGED for one in rows) else 0)
+
+
+def _print_listing(rows: tuple[Listed, ...]) -> None:
+    age = "AGE" if on_terminal() else "AT"
+    print_table(
+        ("NAME", "KIND", "STEP", "STATE", "REASON", "HOLDS", "SIZE", age, "LATEST", "RESUME"),
+        [
+            (
+                one.name,
+                one.kind.value,
+                str(one.step),
+                one.stage.value,
+                one.reason or "-",
+                components(one),
+                size(one.size),
+                when(one.at),
+                "latest" if one.latest else "-",
+                "yes" if one.resumable else "no",
+            )
+            for one in rows
+        ],
+        styles=[_STYLES.get(one.stage, "yellow") for one in rows],
+    )
+    for one in rows:
+        if one.detail and one.stage is not Stage.OPTIMIZER_RELEASED:  # the table says it
+            click.echo(f"{one.name}: {one.detail}")
+
+
+def components(row: Listed) -> str:
+    """The components that are there, in a word where they are all."""
+    if len(row.components) == len(Component):
+        return "everything"
+    return ",".join(part.value for part in row.components) or "-"
 
 
 @click.command()
 @run_argument
 @click.argument("what", required=False)
 def show(run: str, what: str | None, *, as_json: bool) -> None:
-    """One entry of RUN's journal by its seq, or one checkpoint by its name, whole.
+    """One entry of RUN's journal by its seq, or what lies in either tree under a name, whole.
 
-    WHAT may be left out where RUN is a checkpoint directory.
+    WHAT may be left out where RUN is the directory of a checkpoint or an artifact.
 
     \b
     Examples:
@@ -90,10 +116,12 @@ def show(run: str, what: str | None, *, as_json: bool) -> None:
     JSON of an entry:
         {"seq", "epoch", "at", "synced", "crit", "segment", "offset": bytes,
          "records": [record], "sentences": [text], "prev", "sum", "line": raw text}
-    JSON of a checkpoint:
+    JSON of a checkpoint or an artifact; of both, where both have the name, an array:
         {"listed": a row of ls, "where", "run_ts", "milepost", "checkpoint_format",
          "world_size", "witness": {"seq", "sum"} | null, "manifest": file | null,
          "files": [{"path", "size", "digest"}],
+         "generation": what it says of its validation | null,
+         "released": [the files that it says are gone],
          "events": [{"seq", "epoch", "at", "kind", "text"}]}
     """
     place = open_run(run)
@@ -101,7 +129,8 @@ def show(run: str, what: str | None, *, as_json: bool) -> None:
     if what.isascii() and what.isdigit():
         _show_entry(entry_at(place.log, int(what)), as_json=as_json)
     elif parse_iteration(what) is not None:
-        _show_checkpoint(shown(place, what), as_json=as_json)
+        found = shown(place, what)
+        _show_json(found) if as_json else _show_published(found)
     else:
         raise Refused(f"{what!r} is neither: name the seq of an entry as 12, or a checkpoint as iter_000000100")
 
@@ -138,15 +167,28 @@ def _show_entry(found: Located, *, as_json: bool) -> None:
     click.echo(f"\n{found.line.decode()}", nl=False)
 
 
-def _show_checkpoint(found: Shown, *, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
+def _show_json(found: tuple[Shown, ...]) -> None:
+    documents = [shape_of(Shown).write(one) for one in found]
+    print_document(documents[0] if len(documents) == 1 else documents)
+
+
+def _show_published(found: tuple[Shown, ...]) -> None:
+    for one in found:
+        _show_one(one)
+        click.echo()
+    if events := found[0].events:
+        print_table(("SEQ", "AT", "RECORD"), [(str(one.seq), one.at, one.text) for one in events])
+
+
+def _show_one(found: Shown) -> None:
     row = found.listed
-    click.echo(f"{row.name}, step {row.step}: {row.stage.value}{', latest' if row.latest else ''}")
+    latest = ", latest" if row.latest else ""
+    click.echo(f"{row.name}, {row.kind.value} of step {row.step}: {row.stage.value}{latest}; holds {components(row)}")
     click.echo(found.where)
     if row.detail:
         click.echo(row.detail)
+    if found.generation is not None:
+        click.echo(f"says of itself: {found.generation.value}")
     if found.manifest is not None:
         click.echo(
             f"save {row.save or 'unknown'}, run {found.run_ts}, {found.checkpoint_format}, milepost {found.milepost}"
@@ -156,10 +198,10 @@ def _show_checkpoint(found: Shown, *, as_json: bool) -> None:
         click.echo(f"sealed when entry {found.witness.seq} with sum {found.witness.sum} was durable")
     if found.files:
         click.echo()
-        print_table(("FILE", "SIZE", "DIGEST"), [(one.path, str(one.size), one.digest) for one in found.files])
-    if found.events:
-        click.echo()
-        print_table(("SEQ", "AT", "RECORD"), [(str(one.seq), one.at, one.text) for one in found.events])
+        rows = [
+            (one.path, str(one.size), "released" if one.path in found.released else one.digest) for one in found.files
+        ]
+        print_table(("FILE", "SIZE", "DIGEST"), rows)
 
 
 @click.command()
@@ -188,11 +230,17 @@ def state(run: str, point: str, *, as_json: bool) -> None:
             part = section
             click.secho(f"\n{part}", bold=True)
         click.echo(f"  {name}: {value}")
-    sealed = sorted(then.saving.sealed.values(), key=lambda save: save.id.step)
-    click.secho("\ncheckpoints", bold=True)
-    for save in sealed:
+    _print_saves(
+        "checkpoints", [save for step, save in then.saving.sealed.items() if step not in then.retention.removed]
+    )
+    _print_saves("artifacts", list(then.saving.artifacts.values()))
+
+
+def _print_saves(title: str, saves: list[Save]) -> None:
+    click.secho(f"\n{title}", bold=True)
+    for save in sorted(saves, key=lambda save: save.id.step):
         click.echo(f"  {save.id.directory}: save {save.id}, {save.reason.value}, {size(save.size)}")
-    if not sealed:
+    if not saves:
         click.echo("  none")
 
 
@@ -209,7 +257,8 @@ def diff(run: str, old: str, new: str, *, as_json: bool) -> None:
     JSON:
         {"old": seq, "new": seq,
          "changes": [{"part", "field", "old": JSON text, "new": JSON text}],
-         "added": [names of checkpoints]}
+         "added": [names of checkpoints], "artifacts": [names of artifacts],
+         "released": [checkpoints that lost their optimizer], "removed": [checkpoints]}
     """
     place = open_run(run)
     found = difference(place, old, new)
@@ -221,13 +270,19 @@ def diff(run: str, old: str, new: str, *, as_json: bool) -> None:
 
 def _print_difference(place: Place, found: Difference) -> None:
     click.echo(f"from entry {found.old} to entry {found.new} of {place.where}")
-    for name in found.added:
-        click.secho(f"+ {name}", fg="green")
+    told = (
+        *((f"+ {name}", "green") for name in found.added),
+        *((f"+ artifact {name}", "green") for name in found.artifacts),
+        *((f"- optimizer of {name}", "yellow") for name in found.released),
+        *((f"- {name}", "yellow") for name in found.removed),
+    )
+    for line, colour in told:
+        click.secho(line, fg=colour)
     part = ""
     for change in found.changes:
         if change.part != part:
             part = change.part
             click.secho(f"\n{part}", bold=True)
         click.echo(f"  {change.field}: {change.old or '(none)'} -> {change.new or '(none)'}")
-    if not found.changes and not found.added:
+    if not found.changes and not told:
         click.echo("nothing changed")

@@ -23,7 +23,14 @@ from milepost.transitions.values import parse_iteration
 POLL_S = 0.5
 
 _KINDS = tuple(sorted(record.KIND for record in RECORDS))  # type: ignore[attr-defined]
-_COLOURS = {"save-sealed": "green", "save-abandoned": "red", "run-opened": "cyan", "run-ended": "cyan"}
+_COLOURS = {
+    "save-sealed": "green",
+    "artifact-sealed": "green",
+    "prune-failed": "red",
+    "save-abandoned": "red",
+    "run-opened": "cyan",
+    "run-ended": "cyan",
+}
 
 
 @click.command()
@@ -98,8 +105,10 @@ def _document(entry: Entry, record: Record) -> dict[str, object]:
 def why(ctx: click.Context, run: str, checkpoint: str | None, *, as_json: bool) -> None:
     """What a start with resume=auto would take from RUN now, and why not each other candidate; how each epoch ended.
 
-    With CHECKPOINT, or a checkpoint directory as RUN: everything that the journal knows of that one. Exits with 5
-    where a start would be refused for what lies in checkpoints/.
+    With CHECKPOINT, or a checkpoint directory as RUN: everything that the journal knows of that one. A checkpoint
+    whose validation is pending is taken like any other, and it is said what is done about it: evaluated again, or
+    only published. Exits with 5 where a start would be refused as the newest checkpoint is damaged, with 1 where it
+    would be refused otherwise: a newer artifact lies there.
 
     \b
     Examples:
@@ -108,7 +117,8 @@ def why(ctx: click.Context, run: str, checkpoint: str | None, *, as_json: bool) 
     JSON:
         {"run", "start": "fresh" | "exact" | "refused" | "busy",
          "taken": name | null, "reason", "passed_over": [{"name", "reason", "detail"}],
-         "foreseen": [text], "epochs": [{"epoch", "host", "pid", "opened_at",
+         "foreseen": [text], "evaluates": name | null, "exit_code",
+         "epochs": [{"epoch", "host", "pid", "opened_at",
          "first_seq", "last_seq", "last_at", "step", "resumed", "ending", "detail",
          "open_save": id | null, "settled"}]}
     JSON of one checkpoint:
@@ -123,7 +133,7 @@ def why(ctx: click.Context, run: str, checkpoint: str | None, *, as_json: bool) 
         return
     found = why_run(place)
     print_json(found) if as_json else _print_why(found)
-    ctx.exit(5 if found.start is Start.REFUSED else 0)
+    ctx.exit(found.exit_code)
 
 
 def _print_why(found: Why) -> None:

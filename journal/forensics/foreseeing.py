@@ -1,33 +1,42 @@
 """What a start with resume=auto would do now, and how everything before it ended.
 
-1. It is foreseen with the functions that will do it: `decide`, `evolve`, `due`, `choose`. Nothing is done.
+1. It is foreseen with the functions that will do it: `decide`, `evolve`, `due`, `choose`. Nothing is done: an effect
+   that a start performs is taken to succeed.
 2. Manifests are read before the log: a writer who seals meanwhile is then not mistaken for a log that lost its head.
 3. A journal that a start would refuse is raised as the start would raise it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Any
 
 from attrs import frozen
 
 from milepost.engines.checkpoints import Checkpoints
-from milepost.journal.forensics.questions import (
+from milepost.journal.forensics.listing import (
+    Stage,
     candidates_at,
     checkpoints_at,
     events_of,
     names_at,
+    stage_of,
     unknown,
     witnesses_of,
 )
-from milepost.journal.forensics.reading import Place
+from milepost.journal.forensics.reading import Kind, Place
 from milepost.journal.forensics.timeline import Epoch, Event, chronicle
 from milepost.transitions.errors import Corrupt, NotResumable, Refused
-from milepost.transitions.machine import Command, State, decide, due, evolve
+from milepost.transitions.machine import Command, Effect, State, decide, due, evolve
+from milepost.transitions.pointing import AdvancePointer, ReportPointed
 from milepost.transitions.resuming import Candidate, choose
+from milepost.transitions.retention import Part, PrunePart, ReportPruned
 from milepost.transitions.run import OpenRun
 from milepost.transitions.saving import ObserveSave, ReportAbsent, ReportFound
-from milepost.transitions.values import PassedOver, SaveId
+from milepost.transitions.sweeping import ClearDebris, ReportCleared
+from milepost.transitions.validation import Generation, MarkGeneration, ReportMarked
+from milepost.transitions.values import FULL, PassedOver
 
 
 class Start(Enum):
@@ -44,7 +53,9 @@ class Why:
     """What resume=auto takes now, why not each other candidate, and what came before.
 
     `start` is BUSY while a writer of this machine holds the run; `taken` and `passed_over` are then what a start
-    would do if the writer ended now. `foreseen` says how the next start settles what is open.
+    would do if the writer ended now. `foreseen` says how the next start settles what is open, and `evaluates` names
+    the checkpoint that the resumed run evaluates before its first step. `exit_code` is 5 where a checkpoint is not
+    what was sealed, 1 where a start is refused for another reason.
     """
 
     run: str
@@ -53,6 +64,8 @@ class Why:
     reason: str
     passed_over: tuple[PassedOver, ...]
     foreseen: tuple[str, ...]
+    evaluates: str | None
+    exit_code: int
     epochs: tuple[Epoch, ...]
 
 
@@ -69,25 +82,30 @@ class WhyOne:
 
 def why(place: Place) -> Why:
     """What a start with resume=auto would do now. A journal that it would refuse is raised as it would be."""
-    checkpoints, there = checkpoints_at(place), names_at(place)
+    checkpoints, there = checkpoints_at(place), names_at(place, Kind.CHECKPOINT)
     witnesses = witnesses_of(place, checkpoints)
     story = chronicle(place.log, witnesses=witnesses)
     writer = place.writer()
     taken: Candidate | None = None
     passed_over: tuple[PassedOver, ...] = ()
     foreseen: tuple[str, ...] = ()
+    evaluates: str | None = None
+    code = 0
     try:
         state, foreseen = foresee(story.state, checkpoints)
-        choice = choose(candidates_at(place, state, there=there))
+        choice = choose(candidates_at(place, state, there=there), artifact=state.saving.newest_artifact)
         taken, passed_over = choice.taken, choice.passed_over
         start = Start.EXACT if taken is not None else Start.FRESH
-        reason = "the newest checkpoint that the journal sealed, and sound at a quick look"
-        if taken is None:
-            reason = "the journal sealed no checkpoint"
+        reason = "the journal sealed no checkpoint"
+        if taken is not None:
+            reason = "the newest checkpoint that the journal sealed, and sound at a quick look"
+            evaluates, words = _evaluation(state, taken)
+            foreseen += words
     except (Corrupt, Refused, NotResumable) as refusal:
         start, reason = Start.REFUSED, str(refusal)
+        code = 5 if isinstance(refusal, Corrupt) else 1
     if writer is not None:
-        start = Start.BUSY
+        start, code = Start.BUSY, 0
         reason = f"process {writer} holds the run; once it has ended: {reason}"
     return Why(
         run=place.where,
@@ -96,52 +114,96 @@ def why(place: Place) -> Why:
         reason=reason,
         passed_over=passed_over,
         foreseen=foreseen,
+        evaluates=evaluates,
+        exit_code=code,
         epochs=story.epochs,
     )
+
+
+def _evaluation(state: State, taken: Candidate) -> tuple[str | None, tuple[str, ...]]:
+    """What becomes of a pending evaluation where `taken` is resumed from: the name, and words for it."""
+    pending = state.validation.pending
+    if pending is None or stage_of(state, pending) is not Stage.EVALUATION_PENDING:
+        return None, ()
+    name = pending.directory
+    if pending != taken.save:
+        return None, (f"{name} is evaluation-pending, and {taken.name} supersedes it: it stays unpublished",)
+    return name, (f"{name} is evaluation-pending: the resumed run evaluates it again before its first step",)
 
 
 def why_one(place: Place, name: str) -> WhyOne:
     """The same for one checkpoint; `Refused` where nothing is known of it."""
     whole = why(place)
-    events = events_of(chronicle(place.log), name)
+    story = chronicle(place.log)
+    events = events_of(story, name)
     passed = next((one for one in whole.passed_over if one.name == name), None)
-    if whole.taken == name:
+    artifact = any(save.id.directory == name for save in story.state.saving.artifacts.values())
+    checkpoint = place.kind is Kind.CHECKPOINT
+    taken = checkpoint and whole.taken == name
+    if taken:
         reason = whole.reason
-    elif passed is not None:
+    elif checkpoint and passed is not None:
         reason = f"{passed.reason}: {passed.detail}"
+    elif artifact:
+        reason = "artifact: a partial save is never resumed from"
     elif whole.start is Start.REFUSED:
         reason = f"a start is refused: {whole.reason}"
     elif events:
         reason = f"it is not there: {events[-1].text}"
     else:
         raise unknown(place, name, events)
-    return WhyOne(run=place.where, name=name, taken=whole.taken == name, reason=reason, events=events)
+    return WhyOne(run=place.where, name=name, taken=taken, reason=reason, events=events)
+
+
+# --- the next opening ---------------------------------------------------------------------------------
 
 
 def foresee(state: State, checkpoints: Checkpoints) -> tuple[State, tuple[str, ...]]:
-    """The state once the next opening has settled what is open, and how it will, in words. Nothing is done.
+    """The state once the next opening has settled what is due, and how it will, in words. Nothing is done.
 
     `Refused` where the opening would refuse.
     """
-    if not state.saving.open:
-        return state, ()
     state = _after(state, _opening(state))
     told = []
-    for effect in due(state):
-        if isinstance(effect, ObserveSave):
-            report, words = _observation(effect.save, checkpoints)
-            state = _after(state, report)
-            told.append(words)
-    return state, tuple(told)
+    while effects := due(state):
+        report, words = _FORESEEN[type(effects[0])](effects[0], checkpoints)
+        state = _after(state, report)
+        told.append(words)
+    return state, tuple(filter(None, told))
 
 
-def _observation(save: SaveId, checkpoints: Checkpoints) -> tuple[Command, str]:
-    published = (one.found for one in checkpoints.published() if one.name == save.directory)
-    found = next((one for one in published if one is not None and one.manifest.save == save), None)
+def _observed(effect: ObserveSave, checkpoints: Checkpoints) -> tuple[Command, str]:
+    save = effect.save
+    published = checkpoints.published() if effect.plan == FULL else checkpoints.artifacts()
+    seen = (one.found for one in published if one.name == save.directory)
+    found = next((one for one in seen if one is not None and one.manifest.save == save), None)
     if found is None:
         return ReportAbsent(save=save), f"save {save} is open and not published: the next start gives it up"
     report = ReportFound(save=save, manifest=found.file, files=found.manifest.files)
     return report, f"save {save} is open and {save.directory} is published under this id: the next start seals it"
+
+
+def _marked(effect: MarkGeneration, checkpoints: Checkpoints) -> tuple[Command, str]:
+    report = ReportMarked(save=effect.save, generation=effect.generation)
+    if effect.generation is not Generation.PUBLISHED:
+        return report, ""
+    return report, f"{effect.save.directory} was evaluated and is not published: the next start only publishes it"
+
+
+def _pruned(effect: PrunePart, checkpoints: Checkpoints) -> tuple[Command, str]:
+    what = "" if effect.part is Part.CHECKPOINT else "the optimizer of "
+    words = f"retention began to remove {what}{effect.save.directory}: the next start goes on with it"
+    return ReportPruned(save=effect.save, part=effect.part), words
+
+
+_FORESEEN: Mapping[type[Effect], Callable[[Any, Checkpoints], tuple[Command, str]]] = {
+    ObserveSave: _observed,
+    MarkGeneration: _marked,
+    PrunePart: _pruned,
+    AdvancePointer: lambda effect, _: (ReportPointed(save=effect.save), ""),
+    ClearDebris: lambda effect, _: (ReportCleared(names=()), ""),
+}
+"""What an opening performs, as a report that it succeeded and words for it; empty where nobody asks."""
 
 
 def _opening(state: State) -> OpenRun:

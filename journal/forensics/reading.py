@@ -3,8 +3,9 @@
 What may be named as RUN, and what is then meant:
 
     …/<RUN_TS>/                     that run (a flat `<name>/` with journal/ or checkpoints/ in it is one as well)
-    …/<RUN_TS>/journal/             the run it lies in, and so for checkpoints/
+    …/<RUN_TS>/journal/             the run it lies in, and so for checkpoints/ and checkpoint_artifacts/
     …/<RUN_TS>/checkpoints/iter_…/  the run it lies in, and that checkpoint of it
+    …/checkpoint_artifacts/iter_…/  the run it lies in, and that artifact of it
     …/<name>/                       its newest attempt; `notes` says which
     s3://…                          refused: object stores are not in this version
 """
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
+from enum import Enum
 
 from attrs import frozen
 
@@ -26,9 +29,20 @@ from milepost.transitions.errors import Refused
 from milepost.transitions.values import parse_iteration
 
 
+class Kind(Enum):
+    """What was published: a checkpoint, which a run resumes from, or an artifact, which none does (INV-05)."""
+
+    CHECKPOINT = "checkpoint"
+    ARTIFACT = "artifact"
+
+
+TREES: Mapping[Kind, str] = {Kind.CHECKPOINT: "checkpoints", Kind.ARTIFACT: "checkpoint_artifacts"}
+"""The folder of a run in which each kind lies."""
+
+
 @frozen(kw_only=True)
 class Place:
-    """Where a run lies: `path` on `disk`. `checkpoint` is the one that was named, if one was.
+    """Where a run lies: `path` on `disk`. `checkpoint` is the one that was named, if one was, and `kind` its kind.
 
     `lock` is the lock file as the operating system names it; empty on a disk that is not the system's own.
     """
@@ -36,6 +50,7 @@ class Place:
     disk: Disk
     path: str
     checkpoint: str = ""
+    kind: Kind = Kind.CHECKPOINT
     lock: str = ""
     notes: tuple[str, ...] = ()
 
@@ -45,7 +60,19 @@ class Place:
 
     @property
     def checkpoints(self) -> str:
-        return f"{self.path}/checkpoints"
+        return self.tree(Kind.CHECKPOINT)
+
+    @property
+    def artifacts(self) -> str:
+        return self.tree(Kind.ARTIFACT)
+
+    def tree(self, kind: Kind) -> str:
+        """The folder of what is of this kind; a run without artifacts may have none for them."""
+        return f"{self.path}/{TREES[kind]}"
+
+    def means(self, kind: Kind, name: str) -> bool:
+        """Whether this one was meant: it was named, or the whole run was."""
+        return not self.checkpoint or (self.kind, self.checkpoint) == (kind, name)
 
     @property
     def log(self) -> Log:
@@ -74,9 +101,10 @@ def locate(run: str) -> Place:
         found = "a file" if os.path.exists(path) else "nothing"
         raise Refused(f"{path}: expected a run directory, found {found}; name …/<name>/<RUN_TS>")
     above, name = os.path.split(path)
-    if parse_iteration(name) is not None and os.path.basename(above) == "checkpoints":
-        return _place(os.path.dirname(above), checkpoint=name)
-    if name in ("journal", "checkpoints") and _is_run(above):
+    kind = next((kind for kind, tree in TREES.items() if os.path.basename(above) == tree), None)
+    if parse_iteration(name) is not None and kind is not None:
+        return _place(os.path.dirname(above), checkpoint=name, kind=kind)
+    if name in _PARTS and _is_run(above):
         return _place(above)
     if _is_run(path):
         return _place(path)
@@ -84,7 +112,7 @@ def locate(run: str) -> Place:
     if not existing:
         raise Refused(
             f"{path}: expected a run directory, found one without journal/, checkpoints/ or attempts; "
-            "name …/<name>/<RUN_TS>, its journal/ or one of its checkpoints"
+            "name …/<name>/<RUN_TS>, its journal/, or one of its checkpoints or artifacts"
         )
     return _place(
         os.path.join(path, existing[-1]),
@@ -92,16 +120,20 @@ def locate(run: str) -> Place:
     )
 
 
+_PARTS = ("journal", *TREES.values())
+
+
 def _is_run(path: str) -> bool:
-    return any(os.path.isdir(os.path.join(path, name)) for name in ("journal", "checkpoints"))
+    return any(os.path.isdir(os.path.join(path, name)) for name in _PARTS)
 
 
-def _place(path: str, *, checkpoint: str = "", notes: tuple[str, ...] = ()) -> Place:
+def _place(path: str, *, checkpoint: str = "", kind: Kind = Kind.CHECKPOINT, notes: tuple[str, ...] = ()) -> Place:
     above, name = os.path.split(path)
     return Place(
         disk=LocalDisk(above),
         path=name,
         checkpoint=checkpoint,
+        kind=kind,
         lock=os.path.join(path, "journal", "lock"),
         notes=notes,
     )

@@ -6,6 +6,7 @@ Every pass folds from the first byte and uses no cache. Damage ends a pass with 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
@@ -19,9 +20,16 @@ from milepost.journal.log.scan import NO_WITNESSES, Mark, Scan, survey
 from milepost.transitions.errors import Refused
 from milepost.transitions.machine import Record, State, initial
 from milepost.transitions.run import RunEnded, RunOpened, RunResumed
-from milepost.transitions.saving import SaveSealed
+from milepost.transitions.saving import ArtifactSealed, SaveAbandoned, SaveOpened, SaveSealed
 from milepost.transitions.updates import UpdateOpened
-from milepost.transitions.values import SaveId, Witness, parse_iteration
+from milepost.transitions.validation import (
+    EvaluationPended,
+    PublicationCompleted,
+    PublicationPended,
+)
+from milepost.transitions.values import Clocks, SaveId, Witness, parse_iteration
+
+_SEALED = (SaveSealed, ArtifactSealed)
 
 # --- entries ------------------------------------------------------------------------------------------
 
@@ -111,7 +119,10 @@ def _find(log: Log, seq: int) -> Located:
 
 
 def state_at(log: Log, point: str) -> tuple[int, State]:
-    """The state behind an entry, and its seq. `point` is a seq, `head`, or `iter_…`: the entry that sealed it."""
+    """The state behind an entry, and its seq. `point` is a seq, `head`, or `iter_…`: the entry that sealed it.
+
+    Where a step was published twice, as an artifact and as a checkpoint, the first of the two is meant.
+    """
     wanted = parse_iteration(point)
     if wanted is None and point != "head" and not (point.isascii() and point.isdigit()):
         raise Refused(f"{point!r} is no point of a journal: expected a seq as 120, iter_000000100 or head")
@@ -122,13 +133,36 @@ def state_at(log: Log, point: str) -> tuple[int, State]:
         seq = entry.seq
         if point == str(seq):
             return seq, state
-        if wanted is not None and any(isinstance(r, SaveSealed) and r.save.step == wanted for r in entry.records):
+        if wanted is not None and any(isinstance(r, _SEALED) and r.save.step == wanted for r in entry.records):
             return seq, state
     if point == "head":
         return seq, state
     what = f"{point} was never sealed" if wanted is not None else f"entry {point} is not there"
     raise Refused(f"{what}: the journal goes from entry 1 to {seq}")
 
+
+def clocks_at(log: Log, save: SaveId) -> Clocks:
+    """The update clocks when the save was opened: those that its checkpoint carries."""
+    for entry, state in replay(log):
+        if any(isinstance(record, SaveOpened) and record.save == save for record in entry.records):
+            return state.updates.clocks
+    raise AssertionError(f"save {save} is sealed and was never opened")
+
+
+def generations(log: Log) -> Mapping[SaveId, int]:
+    """How many generations each checkpoint with a validation, once it is sealed, durably carries."""
+    order, reached = list(_GENERATIONS), Counter[SaveId]()
+    for _, record in records(log, Wanted(kinds=tuple(kind.KIND for kind in order))):
+        if isinstance(record, EvaluationPended | PublicationPended | PublicationCompleted):
+            reached[record.save] = order.index(type(record)) + 1
+    return reached
+
+
+_GENERATIONS: tuple[type[EvaluationPended | PublicationPended | PublicationCompleted], ...] = (
+    EvaluationPended,
+    PublicationPended,
+    PublicationCompleted,
+)
 
 # --- the whole story ----------------------------------------------------------------------------------
 
@@ -186,8 +220,9 @@ class Chronicle:
     epochs: tuple[Epoch, ...]
 
     def sealed(self, save: SaveId) -> Event:
-        """The event that sealed the save."""
-        return next(event for event in self.events[save] if event.kind == SaveSealed.KIND)
+        """The event that sealed the save, as a checkpoint or as an artifact."""
+        kinds = [record.KIND for record in _SEALED]
+        return next(event for event in self.events[save] if event.kind in kinds)
 
 
 def chronicle(log: Log, *, witnesses: Mapping[str, Witness] = NO_WITNESSES) -> Chronicle:
@@ -226,9 +261,9 @@ def _note(epochs: list[Epoch], entry: Entry, record: Record, before: State) -> N
         epochs[-1] = evolve(epochs[-1], step=record.step)
     elif isinstance(record, RunEnded):
         epochs[-1] = evolve(epochs[-1], ending=Ending(record.outcome.value), detail=record.detail, step=record.step)
-    elif len(epochs) > 1 and record.KIND in ("save-sealed", "save-abandoned"):
+    elif len(epochs) > 1 and isinstance(record, (*_SEALED, SaveAbandoned)):
         earlier = epochs[-2]
-        if not earlier.settled and earlier.open_save == str(getattr(record, "save", "")):
+        if not earlier.settled and earlier.open_save == str(record.save):
             epochs[-2] = evolve(earlier, settled=f"{sentence(record)}, recorded by epoch {entry.epoch}")
 
 

@@ -3,26 +3,30 @@
     1. what was there before the log is read: names in checkpoints/, the witnesses of the manifests
     2. the journal: every sum, every link, every stated end, every witness (`scan`)
     3. the pointer, staging, names that nobody of ours makes
-    4. each checkpoint: its manifest against the journal, its files against both, by kind and size (`wholeness`)
+    4. each checkpoint and artifact: what the journal promises of it (`trees`), its manifest, its files by kind and
+       size (`wholeness`), what it says of its validation and of what retention took (`marks`)
     5. every digest of every file (not with `quick`)
 
 A journal that is refused does not end it: checkpoints are then held against their own manifests. What a live writer
-is doing at the moment is no damage; what it publishes after step 1 is not looked for by name.
+is doing at the moment is no damage: what it publishes after step 1 is not looked for by name, and what it pruned
+meanwhile is not missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
 
-from milepost.engines.checkpoints.local import POINTER, REVOKED, STAGING
+from milepost.engines.checkpoints.local import NOTE, POINTER, PRUNED, REVOKED, STAGING
 from milepost.engines.logs import Log
 from milepost.journal.forensics import findings as rows
 from milepost.journal.forensics.findings import Finding, Row, exit_code, finding, finding_of
-from milepost.journal.forensics.questions import checkpoints_at, witnesses_of
-from milepost.journal.forensics.reading import Place
-from milepost.journal.forensics.wholeness import Advance, Pending, examine, hash_all
+from milepost.journal.forensics.listing import checkpoints_at, witnesses_of
+from milepost.journal.forensics.reading import Kind, Place
+from milepost.journal.forensics.timeline import generations
+from milepost.journal.forensics.trees import examine_trees, pruned_between
+from milepost.journal.forensics.wholeness import Advance, hash_all
 from milepost.journal.log.damage import Damaged
 from milepost.journal.log.entries import LINE_LIMIT_BYTES, is_whole, unpack
 from milepost.journal.log.replay import Folded, fold
@@ -39,7 +43,7 @@ _JOURNAL_NAMES = ("lock", "fold-cache", "fold-cache.new")
 @frozen(kw_only=True)
 class Verified:
     """What `verify` found, and how much it looked at. `bytes_hashed` is 0 for a quick one; `entries` counts those
-    that were believed: 0 where the journal is refused.
+    that were believed: 0 where the journal is refused. What retention removed is no checkpoint any more.
     """
 
     run: str
@@ -47,6 +51,7 @@ class Verified:
     writer: int | None
     entries: int
     checkpoints: int
+    artifacts: int
     files: int
     bytes_hashed: int
     exit_code: int
@@ -70,26 +75,31 @@ class _Verifying:
     found: list[Finding] = field(factory=list)
 
     def verify(self, *, quick: bool, advance: Advance) -> Verified:
-        names = self._names(self.place.checkpoints)
+        names = {kind: self._names(self.place.tree(kind)) for kind in Kind}
         folded = self._journal()
         state = folded.state if folded is not None else None
         if folded is not None:
             self._gather(self._life(folded), about=self.place.journal)
         self._gather(self._journal_names(), about=self.place.journal)
-        self._gather(self._pointer(state, names), about=self.place.checkpoints)
+        self._gather(self._pointer(state, names[Kind.CHECKPOINT]), about=self.place.checkpoints)
         self._gather(self._staging(state), about=self.place.checkpoints)
-        self._gather(self._around(names), about=self.place.checkpoints)
-        pending, count = self._checkpoints(state, names)
+        self._gather(self._around(names[Kind.CHECKPOINT]), about=self.place.checkpoints)
+        self._gather(self._among_artifacts(names[Kind.ARTIFACT]), about=self.place.artifacts)
+        trees = examine_trees(self.place, state=state, reached=self._reached(state), names=names, writer=self.writer)
+        self.found.extend(trees.found)
         if not quick:
-            self.found.extend(hash_all(self.place.disk, pending, advance=advance))
+            self.found.extend(hash_all(self.place.disk, trees.pending, advance=advance))
+        if state is not None and self.writer is not None:
+            self._forgive_what_was_pruned_since(state)
         return Verified(
             run=self.place.where,
             quick=quick,
             writer=self.writer,
             entries=folded.head.seq if folded is not None else 0,
-            checkpoints=count,
-            files=len(pending),
-            bytes_hashed=0 if quick else sum(one.file.size for one in pending),
+            checkpoints=trees.counts[Kind.CHECKPOINT],
+            artifacts=trees.counts[Kind.ARTIFACT],
+            files=len(trees.pending),
+            bytes_hashed=0 if quick else sum(one.file.size for one in trees.pending),
             exit_code=exit_code(tuple(self.found)),
             findings=tuple(self.found),
         )
@@ -248,6 +258,8 @@ class _Verifying:
                 yield self._stranger(path, expected="save ids")
             elif self.writer is None or (state is not None and epoch < state.run.epoch):
                 found = "what an attempt that ended left"
+                if name.startswith(PRUNED):
+                    found = "what retention took out of the checkpoints and has not removed yet"
                 yield finding(rows.STAGING_LEFTOVER, place.disk.where(path), expected="nothing", found=found)
 
     def _around(self, names: tuple[str, ...]) -> Iterator[Finding]:
@@ -270,24 +282,30 @@ class _Verifying:
         row = rows.SYMLINK if kind == "symlink" else rows.UNKNOWN_NAME
         return finding(row, self.place.disk.where(path), expected=expected, found=f"a {kind} of another name")
 
-    # --- the checkpoints ----------------------------------------------------------------------------------
+    def _among_artifacts(self, names: tuple[str, ...]) -> Iterator[Finding]:
+        """Names in checkpoint_artifacts/ that are no artifact: a save is staged in the other tree."""
+        for name in names:
+            if parse_iteration(name) is None:
+                yield self._stranger(f"{self.place.artifacts}/{name}", expected="artifacts")
 
-    def _checkpoints(self, state: State | None, names: tuple[str, ...]) -> tuple[list[Pending], int]:
-        """Everything but the digests: the files to hash, and how many checkpoints there are."""
-        sealed = {save.id.directory: save for save in state.saving.sealed.values()} if state is not None else {}
-        opened = {save.id.directory for save in state.saving.open} if state is not None else set()
-        listed = [name for name in names if parse_iteration(name) is not None]
-        pending: list[Pending] = []
-        every = [one for one in sorted({*listed, *sealed}) if self.place.checkpoint in ("", one)]
-        for name in every:
-            save = sealed.get(name)
-            path = f"{self.place.checkpoints}/{name}"
-            if save is None and state is not None and name not in opened and self.writer is None:
-                self._say(rows.UNRECORDED, path, expected="a checkpoint that the journal sealed", found=name)
-            found, files = examine(self.place.disk, path, save=save)
-            self.found.extend(found)
-            pending += files
-        return pending, len(every)
+    def _reached(self, state: State | None) -> Mapping[SaveId, int] | None:
+        """How many generations each checkpoint has by the journal; None where it cannot be asked."""
+        if state is None:
+            return None
+        try:
+            return generations(self.place.log)
+        except Unavailable as failure:
+            self._say(rows.UNREADABLE_JOURNAL, self.place.journal, expected="a journal to read", found=str(failure))
+            return None
+
+    def _forgive_what_was_pruned_since(self, before: State) -> None:
+        """Take back what was said of checkpoints of which a live writer's retention took something meanwhile."""
+        try:
+            now = fold(self.place.log).state
+        except Unavailable:
+            return  # what was said stays said: nothing more can be known
+        pruned = pruned_between(self.place, before, now)
+        self.found[:] = [one for one in self.found if not f"{one.place}/".startswith(tuple(f"{p}/" for p in pruned))]
 
     def _names(self, path: str) -> tuple[str, ...]:
         """The names in a directory; one that cannot be listed is a finding, one that is not there is empty."""
@@ -309,8 +327,9 @@ def _closed_by(log: Log, span: Span) -> tuple[ClosedSegment, ...]:
 
 
 def _staged_in(name: str) -> int | None:
-    """The epoch of a staged save; None for a name that no save has."""
+    """The epoch of the save that a name in the staging area belongs to; None for a name that none has."""
+    kind = next((prefix for prefix in (REVOKED, PRUNED, NOTE) if name.startswith(prefix)), "")
     try:
-        return SaveId.parse(name.removeprefix(REVOKED)).epoch
+        return SaveId.parse(name.removeprefix(kind).partition("~")[0]).epoch
     except ValueError:
         return None

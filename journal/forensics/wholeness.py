@@ -1,11 +1,11 @@
-"""One checkpoint held against its manifest and the journal, then its bytes against their digests.
+"""One published directory held against its manifest and the journal, then its bytes against their digests.
 
     what is there                                   it is held against
     a sealed save, whatever the manifest says       the files that the journal recorded before it was published
     no sealed save, a manifest that proves itself   the files that the manifest lists
     no sealed save, no such manifest                nothing: its names are of no meaning
 
-Every finding is reported; none hides another one.
+What retention released is not looked for. Every finding is reported; none hides another one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,25 @@ from typing import Self
 from attrs import frozen
 from typing_extensions import Buffer
 
-from milepost.engines.checkpoints.manifest import LIMIT_BYTES, MANIFEST, Manifest, decode, digest_of
+from milepost.engines.checkpoints import generations
+from milepost.engines.checkpoints.manifest import (
+    ARTIFACT,
+    LIMIT_BYTES,
+    MANIFEST,
+    Manifest,
+    decode,
+    digest_of,
+    manifest_name,
+)
+from milepost.engines.checkpoints.released import RELEASED
 from milepost.engines.digests import Algorithm, Digester
 from milepost.engines.digests import digest_of as digest_of_source
 from milepost.engines.disks import Disk, Source
 from milepost.journal.forensics import findings as rows
 from milepost.journal.forensics.findings import Finding, finding
+from milepost.journal.forensics.marks import Promised, examine_generations, examine_release
+from milepost.journal.forensics.reading import Kind
 from milepost.transitions.errors import Corrupt, NewerVersion
-from milepost.transitions.saving import Save
 from milepost.transitions.values import FileDigest
 
 Advance = Callable[[int, int], None]
@@ -45,35 +56,48 @@ class Pending:
     file: FileDigest
 
 
-def examine(disk: Disk, path: str, *, save: Save | None) -> tuple[list[Finding], list[Pending]]:
-    """Everything about the checkpoint at `path` but its digests. `save` is what the journal sealed there, if it did.
+def examine(disk: Disk, path: str, promised: Promised) -> tuple[list[Finding], list[Pending]]:
+    """Everything about the directory at `path` but its digests, as far as it was promised.
 
-    The checkpoint of another save that lies here is found by its id, and a rewritten manifest by its digest.
+    What another save published and what lies here is found by its id, and a rewritten manifest by its digest.
     """
-    where, name = disk.where(path), path.rpartition("/")[2]
+    where, name, save = disk.where(path), path.rpartition("/")[2], promised.save
+    missing = rows.CHECKPOINT_MISSING if promised.kind is Kind.CHECKPOINT else rows.ARTIFACT_MISSING
     try:
         stat = disk.stat(path)
     except OSError as error:
-        return [finding(rows.LOOK_FAILED, where, expected="a checkpoint", found=str(error))], []
+        return [finding(rows.LOOK_FAILED, where, expected=f"a {promised.kind.value}", found=str(error))], []
     if stat is None:
-        return [finding(rows.CHECKPOINT_MISSING, where, expected="a checkpoint", found="nothing")], []
+        return [finding(missing, where, expected=f"a {promised.kind.value}", found="nothing")], []
     if stat.kind != "dir":
-        row = rows.SYMLINK if save is None and stat.kind == "symlink" else rows.CHECKPOINT_MISSING
+        row = rows.SYMLINK if save is None and stat.kind == "symlink" else missing
         return [finding(row, where, expected="a directory", found=f"a {stat.kind}")], []
     found: list[Finding] = []
-    manifest = _manifest(disk, path, save, found)
+    manifest = _manifest(disk, path, promised, found)
     if manifest is not None and manifest.save.directory != name:
         expected = f"the manifest of {name}"
         found.append(finding(rows.MANIFEST_FOREIGN, where, expected=expected, found=f"that of save {manifest.save}"))
     files: tuple[FileDigest, ...] = manifest.files if manifest is not None else ()
     if save is not None:
         files = tuple(file for part in save.components for file in part.files)
-    pending = [Pending(path=f"{path}/{file.path}", file=file) for file in files]
-    wrong = {one.path: _wrong_at_a_look(disk, one) for one in pending}
-    found += [one for one in wrong.values() if one is not None]
+    owner = save.id if save is not None else manifest.save if manifest is not None else None
+    known = {MANIFEST if promised.kind is Kind.CHECKPOINT else ARTIFACT}
+    optional: tuple[str, ...] = ()
+    if promised.kind is Kind.CHECKPOINT:
+        known |= {*generations.names, RELEASED}
+        found += examine_generations(disk, path, promised, owner=owner)
+        release, optional = examine_release(disk, path, promised, owner=owner)
+        found += release
+    pending: list[Pending] = []
+    for file in files:
+        seen = _look(disk, Pending(path=f"{path}/{file.path}", file=file), promised, optional=file.path in optional)
+        if isinstance(seen, Pending):
+            pending.append(seen)
+        elif seen is not None:
+            found.append(seen)
     if files:
-        found += _unlisted(disk, path, {MANIFEST, *(file.path.split("/")[0] for file in files)})
-    return found, [one for one in pending if wrong[one.path] is None]
+        found += _unlisted(disk, path, known | {file.path.split("/")[0] for file in files})
+    return found, pending
 
 
 def hash_all(disk: Disk, pending: list[Pending], *, advance: Advance) -> Iterator[Finding]:
@@ -93,47 +117,57 @@ def hash_all(disk: Disk, pending: list[Pending], *, advance: Advance) -> Iterato
         advance(before, total)
 
 
-def _manifest(disk: Disk, path: str, save: Save | None, found: list[Finding]) -> Manifest | None:
+def _manifest(disk: Disk, path: str, promised: Promised, found: list[Finding]) -> Manifest | None:
     """The manifest, where its bytes prove themselves; every reason to doubt it goes to `found`."""
-    where = disk.where(f"{path}/{MANIFEST}")
+    save, name = promised.save, MANIFEST if promised.kind is Kind.CHECKPOINT else ARTIFACT
+    where = disk.where(f"{path}/{name}")
     expected = save.manifest.digest if save is not None and save.manifest is not None else "a manifest"
     try:
-        data = disk.read(f"{path}/{MANIFEST}", limit=LIMIT_BYTES)
+        data = disk.read(f"{path}/{name}", limit=LIMIT_BYTES)
     except FileNotFoundError:
         found.append(finding(rows.MANIFEST_MISSING, where, expected=expected, found="nothing"))
         return None
     except OSError as error:
         found.append(finding(rows.MANIFEST_UNREADABLE, where, expected=expected, found=str(error)))
         return None
-    if save is not None and digest_of(data) != save.manifest:
-        file = digest_of(data)
+    file = digest_of(data, name=name)
+    if save is not None and file != save.manifest:
         found.append(
             finding(rows.MANIFEST_DIFFERS, where, expected=expected, found=f"{file.digest}, {file.size} bytes")
         )
     try:
-        return decode(data, where=where)
+        manifest = decode(data, where=where)
     except NewerVersion as error:
         found.append(finding(rows.MANIFEST_NEWER, where, expected="a manifest of this version", found=str(error)))
     except Corrupt as error:
         found.append(finding(rows.MANIFEST_UNREADABLE, where, expected=expected, found=str(error)))
+    else:
+        if manifest_name(manifest.plan) == name:
+            return manifest
+        other = f"what belongs in {manifest_name(manifest.plan)}"
+        found.append(finding(rows.MANIFEST_UNREADABLE, where, expected=expected, found=other))
     return None
 
 
-def _wrong_at_a_look(disk: Disk, one: Pending) -> Finding | None:
+def _look(disk: Disk, one: Pending, promised: Promised, *, optional: bool) -> Pending | Finding | None:
+    """The file, where it is right at a look; what is wrong with it; None where it is gone and was to be."""
     where, expected = disk.where(one.path), f"a file of {one.file.size} bytes"
     try:
         stat = disk.stat(one.path)
     except OSError as error:
         return finding(rows.FILE_UNREADABLE, where, expected=expected, found=str(error))
+    if one.file.path in promised.gone:
+        if stat is None:
+            return None
+        return finding(rows.FILE_RELEASED, where, expected="nothing: retention released it", found=f"a {stat.kind}")
     if stat is None:
-        return finding(rows.FILE_MISSING, where, expected=expected, found="nothing")
+        return None if optional else finding(rows.FILE_MISSING, where, expected=expected, found="nothing")
     if stat.kind != "file":
         return finding(rows.FILE_UNREADABLE, where, expected=expected, found=f"a {stat.kind}")
     if stat.size != one.file.size:
-        found = f"{stat.size} bytes"
         offset = min(stat.size, one.file.size)
-        return finding(rows.FILE_SIZE, where, expected=expected, found=found, offset=offset)
-    return None
+        return finding(rows.FILE_SIZE, where, expected=expected, found=f"{stat.size} bytes", offset=offset)
+    return one
 
 
 def _unlisted(disk: Disk, path: str, known: set[str]) -> Iterator[Finding]:

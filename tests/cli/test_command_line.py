@@ -18,10 +18,13 @@ from milepost import __version__
 from milepost.engines.shapes import shape_of
 from milepost.journal.cli import VERBS
 from milepost.journal.cli.scheduling import Script
+from milepost.journal.forensics.budgeting import Budget, SaveTiming, Timing
 from milepost.journal.forensics.findings import Finding
 from milepost.journal.forensics.foreseeing import Why, WhyOne
-from milepost.journal.forensics.questions import Broken, Change, Count, Difference, Listed, Listing, Replayed, Shown
+from milepost.journal.forensics.listing import Listed, Listing, Shown
+from milepost.journal.forensics.questions import Broken, Change, Count, Difference, Replayed
 from milepost.journal.forensics.reading import locate
+from milepost.journal.forensics.retaining import Judged, Retained
 from milepost.journal.forensics.sentences import SENTENCES, size
 from milepost.journal.forensics.timeline import Epoch, Event, Wanted, follow
 from milepost.journal.forensics.verifying import Verified
@@ -29,7 +32,7 @@ from milepost.transitions.machine import RECORDS
 from tests.cli.conftest import Milepost
 from tests.journal.runs import config, train
 
-READING = tuple(verb for verb in VERBS if verb not in ("demo", "slurm"))
+READING = tuple(verb for verb in VERBS if verb not in ("demo", "prune", "slurm"))
 
 RESULTS: dict[str, tuple[tuple[object, ...], type, tuple[type, ...]]] = {
     "ls": ((), Listing, (Listed,)),
@@ -38,6 +41,7 @@ RESULTS: dict[str, tuple[tuple[object, ...], type, tuple[type, ...]]] = {
     "why": ((), Why, (Epoch,)),
     "verify": ((), Verified, (Finding,)),
     "replay": ((), Replayed, (Count, Broken)),
+    "prune": (("--plan",), Retained, (Judged,)),
 }
 """What each verb answers with: its other arguments, the class of the whole, those of its parts."""
 
@@ -53,9 +57,16 @@ def test_json_has_the_shape_of_its_class_and_the_help_names_every_field(
         assert f'"{name}"' in text, f"the help of {verb} does not speak of {name}"
 
 
-def test_json_of_one_checkpoint_and_of_the_batch_script_have_their_shapes(milepost: Milepost, ended: Path) -> None:
+def test_json_of_one_checkpoint_has_its_shape(milepost: Milepost, ended: Path) -> None:
     jsonschema.validate(milepost("why", ended, "iter_000000004", "--json").json, shape_of(WhyOne).schema)
-    jsonschema.validate(milepost("slurm", "--json").json, shape_of(Script).schema)
+
+
+def test_json_of_the_batch_script_has_its_shape_with_and_without_a_run(milepost: Milepost, ended: Path) -> None:
+    for arguments in ((), ("--run", ended)):
+        jsonschema.validate(milepost("slurm", "--json", *arguments).json, shape_of(Script).schema)
+    text = milepost("slurm", "--help").out
+    for name in (field.name for one in (Script, Budget, SaveTiming, Timing) for field in attrs.fields(one)):
+        assert f'"{name}"' in text, f"the help of slurm does not speak of {name}"
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -71,7 +82,7 @@ def test_the_help_lists_every_verb_and_the_version_is_that_of_the_package(milepo
     assert milepost("--version").out == f"milepost, version {__version__}\n"
 
 
-@pytest.mark.parametrize("verb", READING)
+@pytest.mark.parametrize("verb", (*READING, "prune"))
 def test_what_is_no_run_is_refused_as_usage_with_what_to_name_instead(
     milepost: Milepost, tmp_path: Path, verb: str
 ) -> None:
@@ -87,7 +98,7 @@ def test_what_is_no_run_is_refused_as_usage_with_what_to_name_instead(
         assert words in answer.err
 
 
-@pytest.mark.parametrize("verb", ["log", "state", "diff", "replay", "ls", "why"])
+@pytest.mark.parametrize("verb", ["log", "state", "diff", "replay", "ls", "why", "prune"])
 def test_a_corrupt_journal_is_one_message_with_its_place_and_exit_code_three(
     milepost: Milepost, ended: Path, verb: str
 ) -> None:
@@ -101,7 +112,7 @@ def test_a_corrupt_journal_is_one_message_with_its_place_and_exit_code_three(
     assert "Traceback" not in answer.err
 
 
-def test_no_verb_changes_a_byte_or_a_name_of_a_run(milepost: Milepost, staged: Path) -> None:
+def test_no_verb_but_prune_changes_a_byte_or_a_name_of_a_run(milepost: Milepost, staged: Path) -> None:
     def everything() -> dict[str, tuple[int, bytes]]:
         return {
             str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
@@ -115,7 +126,7 @@ def test_no_verb_changes_a_byte_or_a_name_of_a_run(milepost: Milepost, staged: P
     assert everything() == before
 
 
-def test_torch_is_not_loaded_by_any_verb_that_reads(ended: Path) -> None:
+def test_torch_is_not_loaded_by_any_verb_but_demo(ended: Path) -> None:
     run = str(ended)
     verbs = [
         ["--help"],
@@ -128,7 +139,9 @@ def test_torch_is_not_loaded_by_any_verb_that_reads(ended: Path) -> None:
         ["ls", run],
         ["why", run],
         ["verify", run],
-        ["slurm"],
+        ["slurm", "--run", run],
+        ["prune", run, "--plan"],
+        ["prune", run],
     ]
     program = (
         "import sys\n"
@@ -200,33 +213,51 @@ def test_the_batch_script_is_valid_bash_with_the_wiring_of_the_contract(milepost
         "#SBATCH --requeue",
         'export SLURM_LOG_DIR="/shared/logs"',
         'mkdir -p "$SLURM_LOG_DIR"',
-        """trap 'touch "$SLURM_LOG_DIR/SIGUSR1_RECEIVED"' USR1""",
+        """trap 'told=1; touch "$SLURM_LOG_DIR/SIGUSR1_RECEIVED"' USR1""",
         "srun python 'a b.py' &",
     ):
         assert line in lines
-    assert lines[-2:] == ["wait $_lp", "wait $_lp"]
+    at = lines.index("wait $_lp")
+    assert lines[at : at + 3] == ["wait $_lp", "wait $_lp", "status=$?"] and lines[-1] == "exit $status"
     first_command = next(index for index, line in enumerate(lines) if line and not line.startswith("#"))
     assert all(line.startswith("#SBATCH") is False for line in lines[first_command:])
 
 
-@pytest.mark.parametrize("status", [0, 7])
-def test_the_batch_script_lets_the_run_see_the_signal_and_ends_as_the_run_does(
-    milepost: Milepost, tmp_path: Path, status: int
+def batch_job(text: str, folder: Path) -> subprocess.Popen[str]:
+    """The script as job 7, with a `scontrol` that notes what it was asked."""
+    scontrol = folder / "scontrol"
+    scontrol.write_text(f'#!/bin/bash\necho "$*" >> "{folder}/asked"\n', encoding="utf-8")
+    scontrol.chmod(0o755)
+    environ = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    return subprocess.Popen(["bash", "-c", text], stdout=subprocess.PIPE, text=True, env=environ)
+
+
+@pytest.mark.parametrize(("status", "asked"), [(0, "requeue 7\n"), (7, None)])
+def test_the_batch_script_lets_the_run_see_the_signal_and_asks_for_the_rest_of_a_run_that_ended_well(
+    milepost: Milepost, tmp_path: Path, status: int, asked: str | None
 ) -> None:
     logs = tmp_path / "logs of a job"
     run = f"echo ready; while [ ! -e '{logs}/SIGUSR1_RECEIVED' ]; do sleep 0.02; done; exit {status}"
     text = milepost("slurm", "--log-dir", logs, "--", "bash", "-c", run).out
-    job = subprocess.Popen(["bash", "-c", text], stdout=subprocess.PIPE, text=True)
+    job = batch_job(text, tmp_path)
     assert job.stdout is not None
     assert job.stdout.readline() == "ready\n"
     job.send_signal(10)
     job.stdout.close()
     assert job.wait(timeout=20) == status
+    notes = tmp_path / "asked"
+    assert (notes.read_text(encoding="utf-8") if notes.exists() else None) == asked
 
 
-def test_the_batch_script_ends_as_the_run_does_where_no_signal_comes(milepost: Milepost, tmp_path: Path) -> None:
-    text = milepost("slurm", "--log-dir", tmp_path / "logs", "--", "bash", "-c", "exit 3").out
-    assert subprocess.run(["bash", "-c", text], check=False).returncode == 3
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_batch_script_ends_as_the_run_does_where_no_signal_comes(
+    milepost: Milepost, tmp_path: Path, status: int
+) -> None:
+    text = milepost("slurm", "--log-dir", tmp_path / "logs", "--", "bash", "-c", f"exit {status}").out
+    job = batch_job(text, tmp_path)
+    job.communicate()
+    assert job.returncode == status
+    assert not (tmp_path / "asked").exists(), "a run that was not told to stop is done"
 
 
 def test_a_log_directory_that_would_break_out_of_its_quotes_is_refused(milepost: Milepost) -> None:

@@ -15,8 +15,8 @@ def test_ls_lists_what_the_journal_sealed_in_order_of_step(milepost: Milepost, e
     answer = milepost("ls", ended)
     rows = [line.split() for line in answer.out.splitlines()]
     assert answer.code == 0
-    assert rows[0][:4] == ["NAME", "STEP", "STATE", "REASON"]
-    assert [(row[0], row[2], row[3]) for row in rows[1:]] == [
+    assert rows[0][:5] == ["NAME", "KIND", "STEP", "STATE", "REASON"]
+    assert [(row[0], row[3], row[4]) for row in rows[1:]] == [
         ("iter_000000002", "sealed", "cadence"),
         ("iter_000000004", "sealed", "cadence"),
         ("iter_000000006", "sealed", "cadence"),

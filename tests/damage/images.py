@@ -1,7 +1,7 @@
 """Small runs as files in memory: to be bent, looked at by `verify`, and started from.
 
 1. An image is every file of a disk by path; None stands for a directory.
-2. `ended` and `killed` are made by the shipped code on a simulated disk, with a model of three numbers.
+2. `ended`, `killed` and `governed` are made by the shipped code on a simulated disk, with a model of three numbers.
 3. A start runs on a fresh simulated disk that holds the image; what it left is compared byte by byte.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from typing import Self, cast
@@ -22,7 +23,7 @@ from milepost.journal.forensics.findings import Finding
 from milepost.journal.forensics.reading import Place
 from milepost.journal.forensics.verifying import Verified, verify
 from milepost.transitions.errors import MilepostError
-from milepost.transitions.values import iteration_name
+from milepost.transitions.values import FULL, Component, iteration_name
 from tests.crash.world import Run, Values, config
 
 Image = Mapping[str, bytes | None]
@@ -114,6 +115,25 @@ def killed() -> Small:
     files = {**files, segment: b"".join(lines[:-1]) + TORN}
     run = Small(path=second.attempt, files=files, step=4, values=second.trainer.values())
     return run.but({}, without=(CACHE,))
+
+
+@cache
+def governed() -> Small:
+    """Every small file that a policy makes: artifacts 1, 3 and 5, and validated checkpoints 2, 4 and 6.
+
+    Each of these carries every generation. Retention took the optimizer of checkpoint 2, and left that of 4: the
+    second epoch resumed from it. Both epochs ended by themselves.
+    """
+    disk = SimulatedDisk()
+    plan = (Component.MODEL,)
+    settings = config(save_every=1, plan=plan, validate_every=2, validation=FULL, keep_optim=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the plan makes artifacts, as it is meant to
+        for name, steps in (("a", 4), ("bb", 2)):
+            run = Run(disk, name, config=settings)
+            run.train(steps, validate=True)
+            run.close()
+    return Small(path=run.attempt, files=_files(disk), step=6, values=run.trainer.values()).but({}, without=(CACHE,))
 
 
 def _files(disk: SimulatedDisk) -> dict[str, bytes | None]:

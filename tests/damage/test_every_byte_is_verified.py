@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from milepost.journal.forensics.findings import Effect
-from tests.damage.images import POINTER, TORN, Small, ended, killed, look, news
+from tests.damage.images import POINTER, TORN, Small, ended, governed, killed, look, news
 
-RUNS = {"ended": ended, "killed": killed}
+RUNS = {"ended": ended, "killed": killed, "governed": governed}
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +36,7 @@ def test_an_image_as_it_was_left_holds_no_damage(which: str) -> None:
     assert [one.code for one in found.findings] == {
         "ended": [],
         "killed": ["torn-tail", "not-ended", "save-open"],
+        "governed": [],
     }[which]
 
 
@@ -53,8 +54,10 @@ def test_every_flipped_byte_of_a_segment_is_found_in_its_line(which: str) -> Non
             assert at[0].effect in (Effect.JOURNAL, Effect.TORN)
 
 
-_STRIDE = {"ended": 1, "killed": 11}
-"""The killed run is looked at for what its torn ends change; its lines are as those of the other one."""
+_STRIDE = {"ended": 1, "killed": 11, "governed": 11}
+"""The killed run is looked at for what its torn ends change; its lines are as those of the ended one. So are those of
+the governed one, which is looked at for its records.
+"""
 
 
 @pytest.mark.parametrize("which", RUNS)
@@ -123,3 +126,51 @@ def test_every_flip_and_cut_of_the_pointer_is_found() -> None:
             (one,) = look(run.but({POINTER: bent}), quick=True).findings
             assert one.place == f"/{run.at(POINTER)}"
             assert one.code in ("pointer-malformed", "pointer-dangling", "pointer-behind")
+
+
+# --- the small files that policies make ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [
+        (".posttrain-validation.", "generation-unreadable"),
+        (".posttrain-released.", "release-unreadable"),
+        (".posttrain-checkpoint-artifact.", "manifest-differs"),
+    ],
+)
+def test_every_flip_and_cut_of_a_small_file_is_found_in_it(part: str, code: str) -> None:
+    run = governed()
+    names = [name for name in run.names if part in name]
+    assert len(names) == {"generation-unreadable": 9, "release-unreadable": 1, "manifest-differs": 3}[code]
+    for bent in _bent_manifests(run, names):
+        found = look(run.but(bent), quick=True)
+        assert {one.place for one in found.findings if one.code == code} == {f"/{run.at(name)}" for name in bent}
+        assert found.exit_code == 5
+
+
+@pytest.mark.parametrize("part", [".posttrain-validation.", ".posttrain-released."])
+def test_every_flip_and_cut_of_a_small_file_is_found_without_a_journal(part: str) -> None:
+    run = governed()
+    segment = run.segments[0]
+    run = run.but({segment: flipped(run.read(segment), 30)})
+    known = look(run, quick=True)
+    names = [name for name in run.names if part in name]
+    for bent in _bent_manifests(run, names):
+        places = {one.place for one in news(look(run.but(bent), quick=True), known)}
+        assert places >= {f"/{run.at(name)}" for name in bent}
+
+
+def test_every_flip_and_cut_of_an_artifact_is_found_in_its_file() -> None:
+    run = governed()
+    names = [name for name in run.names if name.startswith("checkpoint_artifacts/") and name.endswith(".pt")]
+    assert len(names) == 3
+    for offset in range(0, min(len(run.read(name)) for name in names), 11):  # checkpoints are looked at byte by byte
+        found = look(run.but({name: flipped(run.read(name), offset) for name in names}))
+        assert [(one.code, one.place) for one in found.findings] == [
+            ("file-digest", f"/{run.at(name)}") for name in names
+        ]
+        found = look(run.but({name: run.read(name)[:offset] for name in names}), quick=True)
+        assert [(one.code, one.place) for one in found.findings] == [
+            ("file-size", f"/{run.at(name)}") for name in names
+        ]

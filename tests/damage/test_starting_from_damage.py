@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from milepost.transitions.errors import Corrupt, NewerVersion
-from tests.damage.images import CACHE, POINTER, Small, cached, ended, killed, start
+from tests.damage.images import CACHE, POINTER, Small, cached, ended, governed, killed, start
 from tests.damage.test_every_byte_is_verified import flipped
 
 RUNS = {"ended": ended, "killed": killed}
@@ -97,6 +97,18 @@ def test_a_bent_fold_cache_is_passed_over_in_silence() -> None:
     for offset in range(0, len(run.read(CACHE)), 41):
         for damaged in bent(run, CACHE, offset=offset):
             assert start(damaged) is None
+
+
+def test_a_bent_generation_of_the_newest_checkpoint_is_refused_and_any_other_small_file_is_not_needed() -> None:
+    """What an older checkpoint or an artifact says of itself is for who looks at it; the journal knows better."""
+    run = governed()
+    assert start(run) is None
+    for name in run.names:
+        if ".posttrain-validation" in name or ".posttrain-released" in name or "checkpoint_artifacts" in name:
+            newest = name.startswith("checkpoints/iter_000000006/")
+            for offset in range(0, len(run.read(name)), 97):
+                for damaged in bent(run, name, offset=offset):
+                    assert isinstance(start(damaged), Corrupt) is newest, f"{name} at {offset}"
 
 
 # --- whole files --------------------------------------------------------------------------------------------
