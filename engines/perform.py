@@ -13,9 +13,10 @@ from attrs import field, frozen
 
 from milepost.engines.checkpoints import Checkpoints, GivenUp, Uncertain
 from milepost.engines.checkpoints.manifest import Manifest
-from milepost.transitions.errors import Fenced
+from milepost.transitions.errors import Corrupt, Fenced, Unavailable
 from milepost.transitions.machine import Command, Effect
 from milepost.transitions.pointing import AdvancePointer, ReportPointed
+from milepost.transitions.retention import PrunePart, ReportPruned, ReportPruneFailed
 from milepost.transitions.saving import (
     ObserveSave,
     ReportAbsent,
@@ -27,6 +28,7 @@ from milepost.transitions.saving import (
     StorePayload,
 )
 from milepost.transitions.sweeping import ClearDebris, ReportCleared
+from milepost.transitions.validation import MarkGeneration, ReportMarked
 from milepost.transitions.values import Component, SaveId, StoredComponent, Witness
 
 if TYPE_CHECKING:
@@ -102,10 +104,10 @@ class Engines:
             witness=witness,
             milepost=self.milepost,
         )
-        return ReportSealed(save=effect.save, manifest=self.checkpoints.seal(manifest))
+        return ReportSealed(save=effect.save, manifest=self.checkpoints.seal(manifest, pending=effect.pending))
 
     def _observe(self, effect: ObserveSave, witness: Witness) -> Command:
-        found = self.checkpoints.observe(effect.save)
+        found = self.checkpoints.observe(effect.save, plan=effect.plan)
         if found is None:
             return ReportAbsent(save=effect.save)
         return ReportFound(save=effect.save, manifest=found.file, files=found.manifest.files)
@@ -113,6 +115,19 @@ class Engines:
     def _point(self, effect: AdvancePointer, witness: Witness) -> Command:
         self.checkpoints.point(effect.save, epoch=effect.epoch)
         return ReportPointed(save=effect.save)
+
+    def _mark(self, effect: MarkGeneration, witness: Witness) -> Command:
+        self.checkpoints.mark(effect.save, effect.generation)
+        return ReportMarked(save=effect.save, generation=effect.generation)
+
+    def _prune(self, effect: PrunePart, witness: Witness) -> Command:
+        try:
+            self.checkpoints.prune(effect.save, effect.part, effect.files)
+        except Uncertain:
+            raise
+        except (Unavailable, Corrupt) as failure:  # nothing rests on what is left: the run goes on
+            return ReportPruneFailed(save=effect.save, part=effect.part, detail=str(failure))
+        return ReportPruned(save=effect.save, part=effect.part)
 
     def _clear(self, effect: ClearDebris, witness: Witness) -> Command:
         return ReportCleared(names=self.checkpoints.clear(epoch=effect.epoch, abandoned=effect.abandoned))
@@ -123,5 +138,7 @@ _PERFORM: Mapping[type, Callable[[Engines, Any, Witness], Command]] = {
     SealSave: Engines._seal,
     ObserveSave: Engines._observe,
     AdvancePointer: Engines._point,
+    MarkGeneration: Engines._mark,
+    PrunePart: Engines._prune,
     ClearDebris: Engines._clear,
 }

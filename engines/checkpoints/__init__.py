@@ -1,9 +1,13 @@
-"""Where checkpoints live: stage · put · seal · observe · point · clear · witnesses · resync.
+"""Where checkpoints live: stage · put · seal · observe · mark · prune · point · clear · witnesses · resync.
+
+A save of the full plan becomes a checkpoint; one of any other plan becomes an artifact, in a tree beside them that
+no resume, no pointer and no retention ever looks at (INV-05).
 
 Everything above is written against `Checkpoints`; `local.py` is the one over a disk. Rules that every
 implementation keeps:
 
-1. What is visible under its final name is whole and durable (INV-01) and never changes there (INV-02).
+1. What is visible under its final name is whole and durable (INV-01) and never changes there (INV-02). Small files
+   may join it, and retention may take from it what it has said that it will.
 2. A failure before the publishing step is `GivenUp`: nothing of the save is visible and nothing will be. A failure in
    it or after it is `Uncertain`: only a later writer's look can tell, so this one records nothing more.
 3. Doing a verb twice leaves what doing it once leaves (INV-13).
@@ -18,8 +22,10 @@ from attrs import frozen
 
 from milepost.engines.checkpoints.manifest import Manifest
 from milepost.transitions.errors import MilepostError, Unavailable
+from milepost.transitions.retention import Part
 from milepost.transitions.saving import Save
-from milepost.transitions.values import FileDigest, SaveId, Witness
+from milepost.transitions.validation import Generation
+from milepost.transitions.values import FileDigest, Plan, SaveId, Witness
 
 if TYPE_CHECKING:  # who only looks at checkpoints does without tensors
     from milepost.engines.formats import Image
@@ -41,7 +47,7 @@ class Uncertain(Unavailable):
 
 @frozen(kw_only=True)
 class Found:
-    """A published checkpoint as a look found it: its manifest and that file's own digest."""
+    """A published save as a look found it: its manifest and that file's own digest."""
 
     manifest: Manifest
     file: FileDigest
@@ -49,7 +55,10 @@ class Found:
 
 @frozen(kw_only=True)
 class Published:
-    """A name in the checkpoints directory, and what is wrong with it (empty: nothing was found wrong)."""
+    """A name among the checkpoints or the artifacts, and what is wrong with it (empty: nothing was found wrong).
+
+    What the release marker says is gone is not wrong.
+    """
 
     name: str
     found: Found | None
@@ -67,12 +76,31 @@ class Checkpoints(Protocol):
         """Write one payload file into the staging; it is durable on return. `GivenUp` or `Uncertain`."""
         ...
 
-    def seal(self, manifest: Manifest) -> FileDigest:
-        """Write the manifest, last, and publish. `GivenUp` before the publishing step, else `Uncertain`."""
+    def seal(self, manifest: Manifest, *, pending: bool) -> FileDigest:
+        """Write the manifest, last, and publish: in the tree of the manifest's plan, never over what is there.
+
+        With `pending` the checkpoint says from the start that its evaluation is pending. `GivenUp` before the
+        publishing step (with the code `conflict` where something is there already), else `Uncertain`.
+        """
         ...
 
-    def observe(self, save: SaveId) -> Found | None:
+    def observe(self, save: SaveId, *, plan: Plan) -> Found | None:
         """Revoke the staging of a save whose writer is gone, then look whether it was published."""
+        ...
+
+    def mark(self, save: SaveId, generation: Generation) -> None:
+        """Say beside the manifest how far the validation is: created durably, never replaced.
+
+        `Corrupt` where the checkpoint is not this save's or says something else, `Unavailable` or `Uncertain`.
+        """
+        ...
+
+    def prune(self, save: SaveId, part: Part, files: tuple[str, ...]) -> None:
+        """Delete `files` of the checkpoint behind a marker that says so, or all of it, out of its namespace first.
+
+        `Corrupt` where the checkpoint is not this save's, `Unavailable` where the disk fails; what is left then never
+        looks complete without being so, and another call goes on from there.
+        """
         ...
 
     def point(self, save: SaveId, *, epoch: int) -> None:
@@ -87,12 +115,19 @@ class Checkpoints(Protocol):
         """Every name that is or claims to be a checkpoint, in order of step."""
         ...
 
-    def examine(self, save: Save) -> str:
-        """What is wrong with a sealed save's checkpoint at a quick look (manifest and sizes), or an empty string."""
+    def artifacts(self) -> tuple[Published, ...]:
+        """Every name that is or claims to be an artifact, in order of step."""
+        ...
+
+    def examine(self, save: Save, *, lost: Part | None) -> str:
+        """What is wrong with a sealed save at a quick look (small files and sizes), or an empty string.
+
+        `lost` is what retention took or is taking of it: that may be gone, and what says so has to be there.
+        """
         ...
 
     def witnesses(self) -> tuple[tuple[str, Witness], ...]:
-        """What every readable manifest knew of the journal, by the manifest's name."""
+        """What every readable manifest of either tree knew of the journal, by a name that no two share."""
         ...
 
     def resync(self) -> None:

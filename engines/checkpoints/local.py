@@ -3,8 +3,14 @@
     checkpoints/
       iter_000000100/            published: complete, or not there
       latest_checkpoint.txt      the one file that is ever replaced
-      .staging/<save id>/        a save under way; nobody reads it
+      .staging/<save id>/        a save of either kind under way; nobody reads it
       .staging/revoked-<id>/     a save that a later writer took away from its writer
+      .staging/pruned-<id>/      a checkpoint that is being removed
+      .staging/note-<id>         a small file on its way to the published checkpoint of that save
+    checkpoint_artifacts/
+      iter_000000100/            an artifact: published from the same staging area
+
+Who needs a name in the staging area that a dead writer or a torn rename has left takes it with `~1`, `~2`, … instead.
 
 The order of every operation is the order of `spec/durability.md`; each sync, fence and rename has a planted bug that
 drops it (`tests/crash`).
@@ -15,17 +21,29 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from milepost.engines.checkpoints import Found, GivenUp, Published, Uncertain
-from milepost.engines.checkpoints.manifest import LIMIT_BYTES, MANIFEST, Manifest, decode, digest_of, encode
+from milepost.engines.checkpoints import Found, GivenUp, Published, Uncertain, generations, released
+from milepost.engines.checkpoints.manifest import (
+    ARTIFACT,
+    LIMIT_BYTES,
+    MANIFEST,
+    Manifest,
+    digest_of,
+    encode,
+    manifest_name,
+)
+from milepost.engines.checkpoints.tree import Tree
 from milepost.engines.digests import Algorithm
 from milepost.engines.disks import Disk, write_all
 from milepost.transitions.errors import Corrupt, Unavailable
+from milepost.transitions.retention import Part
 from milepost.transitions.saving import Save
-from milepost.transitions.values import FileDigest, SaveId, Witness, parse_iteration
+from milepost.transitions.validation import Generation
+from milepost.transitions.values import FULL, FileDigest, Plan, SaveId, Witness
 
 if TYPE_CHECKING:
     from milepost.engines.formats import Image
@@ -33,6 +51,8 @@ if TYPE_CHECKING:
 POINTER = "latest_checkpoint.txt"
 STAGING = ".staging"
 REVOKED = "revoked-"
+PRUNED = "pruned-"
+NOTE = "note-"
 HEADROOM_BYTES = 32 << 20
 """Left free beside a save, so that the failure of a later one can still be journalled."""
 
@@ -42,10 +62,14 @@ _NOT_APPLIED = (errno.EEXIST, errno.ENOTEMPTY)
 
 @frozen(kw_only=True)
 class LocalCheckpoints:
-    """Checkpoints below `root` on `disk`. `fence` raises `Fenced` once a later writer claimed the run."""
+    """Checkpoints below `root` on `disk`, artifacts below `artifacts`, both on one file system.
+
+    `fence` raises `Fenced` once a later writer claimed the run.
+    """
 
     disk: Disk
     root: str
+    _artifacts: str
     fence: Callable[[], None]
     algorithm: Algorithm = "blake3"
     crc32: bool = False
@@ -54,11 +78,10 @@ class LocalCheckpoints:
 
     def prepare(self) -> None:
         """Make the directories that every save needs, durably. The run's own directory is there."""
-        parent = self.root.rpartition("/")[0]
-        for path, above in ((self.root, parent), (self._staging, self.root)):
+        for path in (self.root, self._artifacts, self._staging):
             with suppress(FileExistsError):  # mostly; or another start was faster
                 self.disk.mkdir(path)
-            self.disk.sync_dir(above)
+            self.disk.sync_dir(path.rpartition("/")[0])
 
     def stage(self, save: SaveId, *, size: int) -> None:
         free = self.disk.free(self.root)
@@ -81,15 +104,17 @@ class LocalCheckpoints:
             written = write_image(self.disk, path, image, algorithm=self.algorithm, crc32=self.crc32)
         return FileDigest(path=image.name, size=written.size, digest=written.digest)
 
-    def seal(self, manifest: Manifest) -> FileDigest:
-        staged, final = self._of(manifest.save), f"{self.root}/{manifest.save.directory}"
-        data = encode(manifest)
+    def seal(self, manifest: Manifest, *, pending: bool) -> FileDigest:
+        assert manifest.plan == FULL or not pending, "only a checkpoint carries a validation"
+        tree, staged, name = self._tree(manifest.plan), self._of(manifest.save), manifest_name(manifest.plan)
+        final, data = tree.of(manifest.save), encode(manifest)
         with _given_up("writing the manifest"):
-            if (already := self._look(manifest.save)) is not None:
+            if (already := tree.look(manifest.save)) is not None:
                 return already.file
-            with self.disk.create(f"{staged}/{MANIFEST}") as sink:
-                write_all(sink, data)
-                sink.sync()
+            if pending:
+                said = Generation.EVALUATION_PENDING
+                self._write(f"{staged}/{generations.name_of(said)}", generations.encode(manifest.save, said))
+            self._write(f"{staged}/{name}", data)
             self.disk.sync_dir(staged)
         try:
             self.disk.publish(staged, final)
@@ -100,36 +125,133 @@ class LocalCheckpoints:
                 ) from error
             raise self._uncertain(f"publishing {manifest.save.directory}", error) from error
         try:
-            self.disk.sync_dir(self.root)
+            self.disk.sync_dir(tree.path)
             self.disk.sync_dir(self._staging)
         except OSError as error:
             raise self._uncertain(f"syncing the publication of {manifest.save.directory}", error) from error
-        return digest_of(data)
+        return digest_of(data, name=name)
+
+    def _write(self, path: str, data: bytes) -> None:
+        """A new file, its bytes durable; its name is not."""
+        with self.disk.create(path) as sink:
+            write_all(sink, data)
+            sink.sync()
 
     # --- settling one -----------------------------------------------------------------------------------
 
-    def observe(self, save: SaveId) -> Found | None:
-        staged, revoked = self._of(save), f"{self._staging}/{REVOKED}{save}"
+    def observe(self, save: SaveId, *, plan: Plan) -> Found | None:
+        tree, staged, revoked = self._tree(plan), self._of(save), f"{self._staging}/{REVOKED}{save}"
         with self._unavailable(f"revoking the staging of save {save}"):
             with suppress(FileNotFoundError):  # never made, revoked before, or published a moment ago
                 self.disk.rename(staged, revoked)
-            found = self._look(save)
+            found = tree.look(save)
             if found is not None:
-                self._resync_published(save.directory, found.manifest)
-            self.disk.sync_dir(self.root)
+                tree.resync_one(save.directory, found.manifest)
+            self.disk.sync_dir(tree.path)
             self.disk.sync_dir(self._staging)
         return found
 
-    def _look(self, save: SaveId) -> Found | None:
-        found = self._read(save.directory)
-        return found if found is not None and found.manifest.save == save else None
+    # --- what joins a published one ---------------------------------------------------------------------
 
-    def _read(self, name: str) -> Found | None:
-        path = f"{self.root}/{name}/{MANIFEST}"
-        if self.disk.stat(path) is None:
-            return None
-        data = self.disk.read(path, limit=LIMIT_BYTES)
-        return Found(manifest=decode(data, where=self.disk.where(path)), file=digest_of(data))
+    def mark(self, save: SaveId, generation: Generation) -> None:
+        path, doing = self._full.of(save), f"marking {save.directory} as {generation.value}"
+        with self._unavailable(doing):
+            self._require(save)
+            data = generations.encode(save, generation)
+            note = self._note(save, data)
+        try:
+            self._join(note, f"{path}/{generations.name_of(generation)}", data)
+            self.disk.sync_dir(path)
+        except OSError as error:
+            raise self._uncertain(doing, error) from error
+
+    def _note(self, save: SaveId, data: bytes) -> str:
+        """A file with these bytes, durable, in the staging area."""
+        paths = self._names_for(f"{NOTE}{save}")
+        while True:
+            path = next(paths)
+            with suppress(FileExistsError):  # of a dead writer, or of one that does not know yet
+                self._write(path, data)
+                return path
+
+    def _join(self, note: str, path: str, data: bytes) -> None:
+        """Give the note its place beside a manifest, where nothing is or equal bytes are."""
+        try:
+            self.disk.link(note, path)
+        except FileExistsError:
+            if self.disk.read(path, limit=LIMIT_BYTES) != data:
+                raise Corrupt(
+                    f"{self.disk.where(path)}: expected {data.decode().rstrip()}, found other bytes. Nothing was "
+                    "changed; look at it with `milepost verify`"
+                ) from None
+            # After a sync that failed the next one succeeds and writes nothing: only a new entry is one to be synced.
+            self.disk.rename(note, path)
+        finally:
+            with suppress(OSError):  # it became the name, or it is swept
+                self.disk.unlink(note)
+
+    def _require(self, save: SaveId) -> None:
+        if self._full.look(save) is None:
+            raise Corrupt(
+                f"{self.disk.where(self._full.of(save))}: expected the checkpoint of save {save}, found nothing "
+                "or that of another one. Nothing was changed; look at it with `milepost verify`"
+            )
+
+    # --- what retention takes ---------------------------------------------------------------------------
+
+    def prune(self, save: SaveId, part: Part, files: tuple[str, ...]) -> None:
+        try:
+            if part is Part.CHECKPOINT:
+                self._remove_all(save)
+            else:
+                self._release(save, files)
+        except OSError as error:
+            raise Unavailable(
+                f"removing the {part.value} of {save.directory} failed: {error}. Nothing relies on what is left; "
+                "retention tries again when it is applied next"
+            ) from error
+
+    def _release(self, save: SaveId, files: tuple[str, ...]) -> None:
+        path, data = self._full.of(save), released.encode(save, files)
+        self._require(save)
+        self._join(self._note(save, data), f"{path}/{released.RELEASED}", data)
+        # From here on, whoever finds the checkpoint without these files finds the reason beside it.
+        self.disk.sync_dir(path)
+        for file in files:
+            with suppress(FileNotFoundError):  # done before
+                self.disk.unlink(f"{path}/{file}")
+        self.disk.sync_dir(path)
+
+    def _remove_all(self, save: SaveId) -> None:
+        final = self._full.of(save)
+        if self.disk.stat(final) is not None:
+            self._require(save)
+            free = (path for path in self._names_for(f"{PRUNED}{save}") if self.disk.stat(path) is None)
+            with suppress(FileNotFoundError):  # an overtaken writer was faster
+                self.disk.rename(final, next(free))
+        else:
+            for path in self._pruned(save):
+                # Whole, so an attempt may have failed at the sync below, and after that one the next writes nothing.
+                if self.disk.stat(f"{path}/{MANIFEST}") is not None:
+                    self.disk.rename(path, final)
+                    self.disk.rename(final, path)
+        # Half of it must never look complete: its name is gone for good before the first of its files.
+        self.disk.sync_dir(self.root)
+        for path in self._pruned(save):
+            self._destroy(path)
+
+    def _pruned(self, save: SaveId) -> list[str]:
+        """Where the checkpoint lies that is being removed; a torn rename leaves it several names."""
+        names = self.disk.names(self._staging)
+        return [f"{self._staging}/{name}" for name in names if _staged(name) == (PRUNED, save)]
+
+    def _destroy(self, path: str) -> None:
+        """Remove a checkpoint, its manifest first and for good: what has one there is whole."""
+        with suppress(FileNotFoundError):  # an earlier attempt came as far
+            self.disk.unlink(f"{path}/{MANIFEST}")
+        with suppress(FileNotFoundError):  # an overtaken writer was faster
+            self.disk.sync_dir(path)
+        self._remove(path)
 
     # --- the pointer ------------------------------------------------------------------------------------
 
@@ -141,9 +263,7 @@ class LocalCheckpoints:
                 if name == temporary or _epoch_of(name, below=epoch) is not None:
                     with suppress(FileNotFoundError):  # its writer, not yet overtaken, was faster
                         self.disk.unlink(f"{self.root}/{name}")
-            with self.disk.create(f"{self.root}/{temporary}") as sink:
-                write_all(sink, f"{save.directory}\n".encode())
-                sink.sync()
+            self._write(f"{self.root}/{temporary}", f"{save.directory}\n".encode())
         # A later writer removes the temporary after its claim, so this rename either precedes its own or fails.
         self.fence()
         try:
@@ -158,89 +278,78 @@ class LocalCheckpoints:
         cleared: list[str] = []
         with self._unavailable("clearing the staging area"):
             for name in self.disk.names(self._staging):
-                save = _staged_id(name)
-                mine = save is not None and (save.epoch < epoch or save in abandoned)
-                # A rename that only half survived leaves a published directory with a second name here.
-                if save is None or not mine or self._look(save) is not None:
+                kind, save = _staged(name)
+                if save is None or not (save.epoch < epoch or save in abandoned):
                     continue
-                self._remove(f"{self._staging}/{name}")
+                if kind == NOTE:  # its id does not say whose it is; what is listed before this look is no successor's
+                    self.fence()
+                path = f"{self._staging}/{name}"
+                # A rename that only half survived leaves a published directory with a second name here.
+                if any(self._is_one(path, tree.of(save)) for tree in self._trees):
+                    continue
+                self._remove(path)
                 cleared.append(name)
         return tuple(cleared)
 
+    def _is_one(self, path: str, other: str) -> bool:
+        """Whether these are two names of one directory."""
+        one, two = self.disk.stat(path), self.disk.stat(other)
+        return one is not None and two is not None and one.inode == two.inode
+
     def _remove(self, path: str) -> None:
-        """Remove a directory with all that is in it; an overtaken writer may be doing the same."""
+        """Remove a file, or a directory with all that is in it; an overtaken writer may be doing the same."""
         with suppress(FileNotFoundError):
+            stat = self.disk.stat(path)
+            if stat is None or stat.kind != "dir":
+                self.disk.unlink(path)
+                return
             for name in self.disk.names(path):
-                below = f"{path}/{name}"
-                stat = self.disk.stat(below)
-                if stat is not None and stat.kind == "dir":
-                    self._remove(below)
-                    continue
-                with suppress(FileNotFoundError):
-                    self.disk.unlink(below)
+                self._remove(f"{path}/{name}")
             self.disk.rmdir(path)
 
     # --- looking ----------------------------------------------------------------------------------------
 
     def published(self) -> tuple[Published, ...]:
         with self._unavailable("looking at the published checkpoints"):
-            return tuple(self._published(name) for name in self._names())
+            return self._full.published()
 
-    def _published(self, name: str) -> Published:
-        try:
-            found = self._read(name)
-        except (Corrupt, OSError) as error:
-            return Published(name=name, found=None, problem=str(error))
-        if found is None:
-            return Published(name=name, found=None, problem=f"no {MANIFEST}: it was never complete, or lost it")
-        if found.manifest.save.directory != name:
-            return Published(
-                name=name, found=found, problem=f"its manifest is that of {found.manifest.save.directory}"
-            )
-        return Published(name=name, found=found, problem=self._sizes(name, found.manifest.files))
+    def artifacts(self) -> tuple[Published, ...]:
+        with self._unavailable("looking at the published artifacts"):
+            return self._partial.published()
 
-    def examine(self, save: Save) -> str:
-        seen = self._published(save.id.directory)
-        if seen.problem or seen.found is None:
-            return seen.problem
-        if seen.found.file != save.manifest:
-            return f"its manifest is {seen.found.file.digest}, the journal recorded {save.manifest}"
-        return ""
-
-    def _sizes(self, name: str, files: tuple[FileDigest, ...]) -> str:
-        for file in files:
-            try:
-                stat = self.disk.stat(f"{self.root}/{name}/{file.path}")
-            except OSError as error:
-                return f"{file.path}: {error}"
-            if stat is None or stat.kind != "file" or stat.size != file.size:
-                found = "nothing" if stat is None else f"a {stat.kind} of {stat.size} bytes"
-                return f"{file.path}: expected {file.size} bytes, found {found}"
-        return ""
+    def examine(self, save: Save, *, lost: Part | None) -> str:
+        return self._tree(save.plan).examine(save, lost=lost)
 
     def witnesses(self) -> tuple[tuple[str, Witness], ...]:
-        return tuple((seen.name, seen.found.manifest.witness) for seen in self.published() if seen.found is not None)
+        folder = self._artifacts.rpartition("/")[2]
+        seen = [(one.name, one.found) for one in self.published()]
+        seen += [(f"{folder}/{one.name}", one.found) for one in self.artifacts()]
+        return tuple((name, found.manifest.witness) for name, found in seen if found is not None)
 
     def resync(self) -> None:
         with self._unavailable("syncing what recovery rests on"):
-            for seen in self.published():
-                if seen.found is not None:
-                    self._resync_published(seen.name, seen.found.manifest)
             if self.disk.stat(f"{self.root}/{POINTER}") is not None:
                 self.disk.sync_file(f"{self.root}/{POINTER}")
             self.disk.sync_dir(self._staging)
-            self.disk.sync_dir(self.root)
-
-    def _resync_published(self, name: str, manifest: Manifest) -> None:
-        for path in (*(file.path for file in manifest.files), MANIFEST):
-            if self.disk.stat(f"{self.root}/{name}/{path}") is not None:
-                self.disk.sync_file(f"{self.root}/{name}/{path}")
-        self.disk.sync_dir(f"{self.root}/{name}")
-
-    def _names(self) -> Iterator[str]:
-        return (name for name in self.disk.names(self.root) if parse_iteration(name) is not None)
+            for tree in self._trees:
+                tree.resync()
 
     # --- names and errors -------------------------------------------------------------------------------
+
+    @property
+    def _full(self) -> Tree:
+        return Tree(disk=self.disk, path=self.root, manifest=MANIFEST)
+
+    @property
+    def _partial(self) -> Tree:
+        return Tree(disk=self.disk, path=self._artifacts, manifest=ARTIFACT)
+
+    @property
+    def _trees(self) -> tuple[Tree, Tree]:
+        return self._full, self._partial
+
+    def _tree(self, plan: Plan) -> Tree:
+        return self._full if plan == FULL else self._partial
 
     @property
     def _staging(self) -> str:
@@ -248,6 +357,11 @@ class LocalCheckpoints:
 
     def _of(self, save: SaveId) -> str:
         return f"{self._staging}/{save}"
+
+    def _names_for(self, name: str) -> Iterator[str]:
+        """Paths in the staging area for who needs one that is not taken; there is no last one."""
+        path = f"{self._staging}/{name}"
+        return chain((path,), (f"{path}~{number}" for number in count(1)))
 
     @contextmanager
     def _unavailable(self, doing: str) -> Iterator[None]:
@@ -292,8 +406,10 @@ def _epoch_of(name: str, *, below: int) -> int | None:
     return int(digits) if int(digits) < below else None
 
 
-def _staged_id(name: str) -> SaveId | None:
+def _staged(name: str) -> tuple[str, SaveId | None]:
+    """The prefix of a name in the staging area, and the save that it belongs to; None for somebody else's name."""
+    kind = next((prefix for prefix in (REVOKED, PRUNED, NOTE) if name.startswith(prefix)), "")
     try:
-        return SaveId.parse(name.removeprefix(REVOKED))
+        return kind, SaveId.parse(name.removeprefix(kind).partition("~")[0])
     except ValueError:
-        return None
+        return kind, None

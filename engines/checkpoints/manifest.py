@@ -1,37 +1,35 @@
-"""The manifest: the last file of a checkpoint, and the one that says it is whole (INV-01).
+"""The manifest: the last file of a published save, and the one that says it is whole (INV-01).
 
-    {"format":"milepost.manifest.v1","save":…,"components":[…],"witness":{"seq":…,"sum":…},…,"sum":"blake3:…"}
+    .posttrain-manifest.json              milepost.manifest.v1    a checkpoint: the full plan, and no other
+    .posttrain-checkpoint-artifact.json   milepost.artifact.v1    an artifact: any other plan (INV-05)
 
 1. It lists every payload file with its size and digest. Paths are relative: a copied checkpoint stays whole.
-2. It is one line of JSON. `sum` covers the raw bytes before the field, so a manifest proves itself without a journal.
+2. It proves itself without a journal (`proven.py`), and its format tag and its plan agree on what it is of.
 3. `witness` is the durable head of the journal at the sealing: a journal that ends before it has lost its head.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterable
 
-import orjson
 from attrs import frozen
 from blake3 import blake3
 
+from milepost.engines.checkpoints.proven import Form, decode_one_of
 from milepost.engines.disks.paths import split_last
-from milepost.engines.shapes import Mismatch, object_of
-from milepost.transitions.errors import Corrupt, NewerVersion
-from milepost.transitions.values import FileDigest, Plan, SaveId, StoredComponent, Witness
+from milepost.transitions.errors import Corrupt
+from milepost.transitions.values import FULL, FileDigest, Plan, SaveId, StoredComponent, Witness, union
 
 MANIFEST = ".posttrain-manifest.json"
+ARTIFACT = ".posttrain-checkpoint-artifact.json"
 FORMAT = "milepost.manifest.v1"
+ARTIFACT_FORMAT = "milepost.artifact.v1"
 LIMIT_BYTES = 64 << 20
-
-_FAMILY = "milepost.manifest.v"
-_SUM = b',"sum":"blake3:'
-_END = b'"}\n'
 
 
 @frozen(kw_only=True)
 class Manifest:
-    """What a checkpoint holds and who made it."""
+    """What a published save holds and who made it."""
 
     save: SaveId
     run_ts: str
@@ -47,42 +45,43 @@ class Manifest:
         return tuple(file for part in self.components for file in part.files)
 
 
-_SHAPE = object_of(Manifest, tags={"format": FORMAT})
+_CHECKPOINT = Form(content=Manifest, tag=FORMAT, called="a manifest")
+_PARTIAL = Form(content=Manifest, tag=ARTIFACT_FORMAT, called="an artifact's manifest")
+
+
+def manifest_name(plan: Plan) -> str:
+    """The name under which the manifest of a save of this plan lies."""
+    return MANIFEST if plan == FULL else ARTIFACT
 
 
 def encode(manifest: Manifest) -> bytes:
     """The bytes of the manifest's file."""
-    body = orjson.dumps(_SHAPE.write(manifest))[:-1]
-    return b"".join((body, _SUM, blake3(body).hexdigest().encode(), _END))
+    return (_CHECKPOINT if manifest.plan == FULL else _PARTIAL).encode(manifest)
 
 
 def decode(data: bytes, *, where: str) -> Manifest:
     """The manifest of these bytes; `Corrupt` where one of them is wrong, `NewerVersion` for a later format."""
-    body, mark, tail = data.rpartition(_SUM)
-    if not mark or not tail.endswith(_END):
-        raise Corrupt(f"{where}: expected a manifest that ends with its sum, found {len(data)} bytes that do not")
-    expected = blake3(body).hexdigest().encode()
-    if tail != expected + _END:
-        stated = tail.removesuffix(_END).decode("ascii", "replace")
-        raise Corrupt(f"{where}: the manifest's bytes have the sum {expected.decode()}, it states {stated}")
-    document = cast("dict[str, object]", orjson.loads(body + b"}"))
-    found = document.get("format")
-    if found != FORMAT:
-        if isinstance(found, str) and found.startswith(_FAMILY):
-            raise NewerVersion(f"{where}: a manifest of format {found}; this milepost reads {FORMAT}")
-        raise Corrupt(f"{where}: expected the format {FORMAT}, found {found!r}")
-    try:
-        manifest = cast(Manifest, _SHAPE.read(document))
-    except Mismatch as mismatch:
-        raise Corrupt(f"{where}: {mismatch}") from mismatch
-    for file in manifest.files:
-        try:
-            split_last(file.path)
-        except ValueError as error:
-            raise Corrupt(f"{where}: expected paths inside the checkpoint, found {file.path!r}: {error}") from error
+    form, manifest = decode_one_of((_CHECKPOINT, _PARTIAL), data, where=where)
+    plan = manifest.plan
+    if not plan or plan != union(plan) or (plan == FULL) is not (form is _CHECKPOINT):
+        expected = (
+            "every component" if form is _CHECKPOINT else "some components, once and in order, and not every one"
+        )
+        found = ", ".join(component.value for component in plan) or "none"
+        raise Corrupt(f"{where}: expected {form.called} to plan {expected}, found {found}")
+    require_inside((file.path for file in manifest.files), where=where)
     return manifest
 
 
-def digest_of(data: bytes) -> FileDigest:
-    """The manifest's own digest, as `save-sealed` records it."""
-    return FileDigest(path=MANIFEST, size=len(data), digest=f"blake3:{blake3(data).hexdigest()}")
+def require_inside(paths: Iterable[str], *, where: str) -> None:
+    """`Corrupt` for a path that leads out of the directory which the file at `where` speaks of."""
+    for path in paths:
+        try:
+            split_last(path)
+        except ValueError as error:
+            raise Corrupt(f"{where}: expected paths inside the checkpoint, found {path!r}: {error}") from error
+
+
+def digest_of(data: bytes, *, name: str = MANIFEST) -> FileDigest:
+    """The manifest's own digest, as `save-sealed` and `artifact-sealed` record it."""
+    return FileDigest(path=name, size=len(data), digest=f"blake3:{blake3(data).hexdigest()}")

@@ -107,7 +107,7 @@ class Disk(Protocol):
     def mkdir(self, path: str) -> None: ...
 
     def rename(self, source: str, target: str) -> None:
-        """rename(2): replaces a file. The pointer is the only user that means to replace."""
+        """rename(2): replaces a file: the pointer, or a small file beside a manifest by one of equal bytes."""
         ...
 
     def publish(self, source: str, target: str) -> None:

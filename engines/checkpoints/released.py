@@ -1,0 +1,55 @@
+"""The release marker, `.posttrain-released.json`: which files of a checkpoint retention took away.
+
+1. It is durable beside the manifest before the first of these files is unlinked, so that what lacks them says so of
+   itself, and a copy of it does. A file that it names may still be there: the release was interrupted.
+2. It is created and never replaced (INV-02). Its bytes follow from the save and the files.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from milepost.engines.checkpoints.manifest import LIMIT_BYTES, require_inside
+from milepost.engines.checkpoints.proven import Form
+from milepost.engines.disks import Disk
+from milepost.transitions.values import SaveId
+
+RELEASED = ".posttrain-released.json"
+FORMAT = "milepost.released.v1"
+
+
+@frozen(kw_only=True)
+class Release:
+    """The files of the checkpoint of this save that are gone, or may be."""
+
+    save: SaveId
+    files: tuple[str, ...]
+
+
+_FORM = Form(content=Release, tag=FORMAT, called="a release marker")
+
+
+def encode(save: SaveId, files: tuple[str, ...]) -> bytes:
+    """The bytes of the marker."""
+    return _FORM.encode(Release(save=save, files=files))
+
+
+def decode(data: bytes, *, where: str) -> Release:
+    """The release of these bytes; `Corrupt` where one of them is wrong, `NewerVersion` for a later format."""
+    release = _FORM.decode(data, where=where)
+    require_inside(release.files, where=where)
+    return release
+
+
+def read(disk: Disk, path: str) -> tuple[str, ...]:
+    """The released files of the checkpoint directory `path`, none where it has no marker. Raises as `find` does."""
+    release = find(disk, path)
+    return release.files if release is not None else ()
+
+
+def find(disk: Disk, path: str) -> Release | None:
+    """The marker of the checkpoint directory `path`; `Corrupt` where it is damaged, `OSError` as the disk says."""
+    marker = f"{path}/{RELEASED}"
+    if disk.stat(marker) is None:
+        return None
+    return decode(disk.read(marker, limit=LIMIT_BYTES), where=disk.where(marker))

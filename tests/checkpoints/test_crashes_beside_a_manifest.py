@@ -1,0 +1,194 @@
+"""Every crash in a mark or a prune, and every crash while the next writer does it again.
+
+Whatever is visible under a published name after a power loss or a kill is whole, but for what its own marker says is
+gone; what was reported done is done; and doing it again, which is what the next opening does, comes to the end.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from blake3 import blake3
+
+from milepost.engines.checkpoints import generations, released
+from milepost.engines.checkpoints.manifest import ARTIFACT, MANIFEST, decode
+from milepost.engines.simulated import Fault, SimulatedDisk, fault_on
+from milepost.engines.simulated.crashes import Key
+from milepost.engines.simulated.faults import no_fault
+from milepost.engines.simulated.medium import Renames
+from milepost.transitions.errors import MilepostError, Unavailable
+from milepost.transitions.retention import Part
+from milepost.transitions.validation import Generation
+from milepost.transitions.values import FULL, SaveId
+from tests.checkpoints.places import FULL_TREE, MODEL, PARTIAL_TREE, SAVE, STAGING, Place, place_on, reached, sealed
+
+Do = Callable[[Place], None]
+
+NEIGHBOUR = SaveId(6, 1, 1)
+PATH = f"{FULL_TREE}/{SAVE.directory}"
+
+
+def mark(place: Place) -> None:
+    place.checkpoints.mark(SAVE, Generation.PUBLICATION_PENDING)
+
+
+def mark_all(place: Place) -> None:
+    for generation in Generation:
+        place.checkpoints.mark(SAVE, generation)
+
+
+def release(place: Place) -> None:
+    place.checkpoints.prune(SAVE, Part.OPTIMIZER, ("optim.pt",))
+
+
+def remove(place: Place) -> None:
+    place.checkpoints.prune(SAVE, Part.CHECKPOINT, ("model.pt", "optim.pt", "trainer.pt"))
+
+
+def release_and_remove(place: Place) -> None:
+    if place.disk.stat(PATH) is not None:
+        release(place)
+    remove(place)
+
+
+def is_marked(disk: SimulatedDisk) -> bool:
+    return generations.name_of(Generation.PUBLICATION_PENDING) in disk.names(PATH)
+
+
+def is_marked_to_the_end(disk: SimulatedDisk) -> bool:
+    return generations.read(disk, PATH) is Generation.PUBLISHED
+
+
+def is_released(disk: SimulatedDisk) -> bool:
+    return released.read(disk, PATH) == ("optim.pt",) and "optim.pt" not in disk.names(PATH)
+
+
+def says_released(disk: SimulatedDisk) -> bool:
+    """The file itself may come back: its marker says that it may be there."""
+    return released.read(disk, PATH) == ("optim.pt",)
+
+
+def is_removed(disk: SimulatedDisk) -> bool:
+    return disk.stat(PATH) is None
+
+
+CASES = [
+    (mark, is_marked),
+    (mark_all, is_marked_to_the_end),
+    (release, is_released),
+    (remove, is_removed),
+    (release_and_remove, is_removed),
+]
+
+
+@pytest.mark.parametrize("renames", ["atomic", "separate"])
+@pytest.mark.parametrize(("do", "done"), CASES)
+def test_no_crash_leaves_what_looks_complete_and_is_not(
+    do: Do, done: Callable[[SimulatedDisk], bool], renames: Renames
+) -> None:
+    disk = SimulatedDisk()
+    place = place_on(disk)
+    sealed(place, NEIGHBOUR)
+    sealed(place, pending=True)
+    begun = len(disk.trace)
+    do(place)
+    disk.mark("done")
+    met: set[Key] = set()
+    for image, told in images(disk, begun, renames):
+        look(image)
+        assert done(image) or not told
+        again, begun_again = reached(image), len(image.trace)
+        again.checkpoints.resync()
+        do(again)
+        assert done(image)
+        for second, _ in images(image, begun_again, renames, met=met):
+            look(second)
+            do(reached(second))
+            look(second)
+            assert done(second)
+            reached(second).checkpoints.clear(epoch=2, abandoned=())
+            assert second.names(STAGING) == ()
+    assert len(met) > 5
+
+
+@pytest.mark.parametrize("renames", ["atomic", "separate"])
+@pytest.mark.parametrize("pending", [False, True])
+def test_no_crash_leaves_half_of_a_publication(pending: bool, renames: Renames) -> None:
+    """A pending checkpoint is never visible without saying that it is pending, an artifact never in half."""
+    disk = SimulatedDisk()
+    place = place_on(disk)
+    sealed(place, NEIGHBOUR)
+    begun = len(disk.trace)
+    sealed(place, plan=FULL if pending else MODEL, pending=pending)
+    disk.mark("done")
+    folder = PATH if pending else f"{PARTIAL_TREE}/{SAVE.directory}"
+    for image, told in images(disk, begun, renames):
+        look(image)
+        there = image.stat(folder) is not None
+        assert there or not told
+        if there and pending:
+            assert generations.read(image, folder) is Generation.EVALUATION_PENDING
+        assert image.stat(f"{FULL_TREE}/latest_checkpoint.txt") is None
+
+
+def images(
+    disk: SimulatedDisk, begun: int, renames: Renames, *, met: set[Key] | None = None
+) -> Iterator[tuple[SimulatedDisk, bool]]:
+    """Every state, not in `met`, that a crash from entry `begun` on may leave, and whether all was done by then."""
+    met = set() if met is None else met
+    for length in (cut for cut in disk.cuts() if cut >= begun):
+        told = bool(disk.marks(length))
+        for image in (*disk.crash_images(length, renames=renames), disk.killed(length, renames=renames)):
+            if (key := (image.key(), told)) not in met:
+                met.add(key)
+                yield image, told
+
+
+def look(disk: SimulatedDisk) -> None:
+    """Each published name, from the bytes alone: whole, or its own marker says what is not there."""
+    tree = disk.tree()
+    for root, manifest in ((FULL_TREE, MANIFEST), (PARTIAL_TREE, ARTIFACT)):
+        for name in disk.names(root):
+            path = f"{root}/{name}"
+            if not name.startswith("iter_"):
+                continue
+            data = tree.get(f"{path}/{manifest}")
+            assert isinstance(data, bytes), f"{path} is visible without its manifest: {disk.names(path)}"
+            try:
+                files, gone = decode(data, where=path).files, released.read(disk, path)
+                generations.read(disk, path)
+            except MilepostError as error:
+                raise AssertionError(f"{path} is damaged") from error
+            for file in files:
+                content = tree.get(f"{path}/{file.path}")
+                whole = isinstance(content, bytes) and f"blake3:{blake3(content).hexdigest()}" == file.digest
+                assert whole or (content is None and file.path in gone), f"{path}/{file.path} is not what it was"
+            known = {manifest, *generations.names, released.RELEASED, *(file.path for file in files)}
+            assert set(disk.names(path)) <= known
+    assert f"{FULL_TREE}/{NEIGHBOUR.directory}/{MANIFEST}" in tree
+
+
+@pytest.mark.parametrize("renames", ["atomic", "separate"])
+@pytest.mark.parametrize(("do", "done"), [(mark, is_marked), (release, says_released), (remove, is_removed)])
+def test_a_directory_whose_sync_failed_is_not_believed(
+    do: Do, done: Callable[[SimulatedDisk], bool], renames: Renames
+) -> None:
+    """The next sync succeeds and writes nothing: what is done again is done from the start."""
+    for nth in range(1, 4):
+        disk = SimulatedDisk()
+        place = place_on(disk)
+        sealed(place, NEIGHBOUR)
+        sealed(place, pending=True)
+        disk.hardware.faults = fault_on("sync_dir", Fault(error=errno.EIO), nth=nth)
+        with suppress(Unavailable):
+            do(place)
+        disk.hardware.faults = no_fault
+        begun = len(disk.trace)
+        do(place)
+        disk.mark("done")
+        for image, told in images(disk, begun, renames):
+            look(image)
+            assert done(image) or not told
