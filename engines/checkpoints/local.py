@@ -78,10 +78,13 @@ class LocalCheckpoints:
 
     def prepare(self) -> None:
         """Make the directories that every save needs, durably. The run's own directory is there."""
-        for path in (self.root, self._artifacts, self._staging):
-            with suppress(FileExistsError):  # mostly; or another start was faster
-                self.disk.mkdir(path)
-            self.disk.sync_dir(path.rpartition("/")[0])
+        for path in (self.root, self._staging):
+            self._make(path)
+
+    def _make(self, path: str) -> None:
+        with suppress(FileExistsError):  # mostly; or another writer was faster
+            self.disk.mkdir(path)
+        self.disk.sync_dir(path.rpartition("/")[0])
 
     def stage(self, save: SaveId, *, size: int) -> None:
         free = self.disk.free(self.root)
@@ -109,6 +112,8 @@ class LocalCheckpoints:
         tree, staged, name = self._tree(manifest.plan), self._of(manifest.save), manifest_name(manifest.plan)
         final, data = tree.of(manifest.save), encode(manifest)
         with _given_up("writing the manifest"):
+            if tree.path == self._artifacts:  # most runs never have one
+                self._make(tree.path)
             if (already := tree.look(manifest.save)) is not None:
                 return already.file
             if pending:
@@ -147,7 +152,7 @@ class LocalCheckpoints:
             found = tree.look(save)
             if found is not None:
                 tree.resync_one(save.directory, found.manifest)
-            self.disk.sync_dir(tree.path)
+            tree.sync()
             self.disk.sync_dir(self._staging)
         return found
 

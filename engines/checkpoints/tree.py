@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from attrs import frozen
 
@@ -59,7 +60,12 @@ class Tree:
         for seen in self.published():
             if seen.found is not None:
                 self.resync_one(seen.name, seen.found.manifest)
-        self.disk.sync_dir(self.path)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make the names of the tree durable."""
+        with suppress(FileNotFoundError):  # nobody has made it yet
+            self.disk.sync_dir(self.path)
 
     def resync_one(self, name: str, manifest: Manifest) -> None:
         """Make durable what is published under this name; the name itself is the tree's."""

@@ -151,7 +151,7 @@ def look(disk: SimulatedDisk) -> None:
     """Each published name, from the bytes alone: whole, or its own marker says what is not there."""
     tree = disk.tree()
     for root, manifest in ((FULL_TREE, MANIFEST), (PARTIAL_TREE, ARTIFACT)):
-        for name in disk.names(root):
+        for name in disk.names(root) if disk.stat(root) is not None else ():
             path = f"{root}/{name}"
             if not name.startswith("iter_"):
                 continue

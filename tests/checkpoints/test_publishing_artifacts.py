@@ -129,8 +129,10 @@ def test_a_damaged_artifact_stops_neither_an_opening_nor_a_later_save(place: Pla
     assert place.checkpoints.examine(full, lost=None) == ""
 
 
-def test_a_run_of_before_there_were_artifacts_has_none(place: Place) -> None:
-    place.disk.rmdir(PARTIAL_TREE)
+def test_the_tree_of_artifacts_is_made_by_the_first_of_them(place: Place) -> None:
+    assert place.disk.stat(PARTIAL_TREE) is None
     assert place.checkpoints.artifacts() == () and place.checkpoints.witnesses() == ()
-    reached(place.disk).checkpoints.prepare()
+    reached(place.disk).checkpoints.resync()
+    assert place.disk.stat(PARTIAL_TREE) is None
     sealed(place, plan=MODEL)
+    assert [one.name for one in place.checkpoints.artifacts()] != []
