@@ -71,9 +71,10 @@ class Tree:
         """Make durable what is published under this name; the name itself is the tree's."""
         listed = (file.path for file in manifest.files)
         for path in (*listed, *generations.names, RELEASED, self.manifest):
-            if self.disk.stat(f"{self.path}/{name}/{path}") is not None:
+            with suppress(FileNotFoundError):  # it never had that, or retention took it, at this very moment too
                 self.disk.sync_file(f"{self.path}/{name}/{path}")
-        self.disk.sync_dir(f"{self.path}/{name}")
+        with suppress(FileNotFoundError):  # an overtaken writer took all of it
+            self.disk.sync_dir(f"{self.path}/{name}")
 
     def _names(self) -> tuple[str, ...]:
         try:

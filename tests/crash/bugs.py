@@ -10,22 +10,28 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import CodeType, FunctionType
 
 from attrs import frozen
 
-from tests.crash import gauntlet
+from tests.crash import duels, gauntlet, policies
 from tests.crash.planting import code_of, function_at, functions, source_of
+from tests.crash.promises import forget
 
 
 @frozen
 class Bug:
-    """A mistake in `module:function`; `by` is the check that is to catch it, where the first ones do not."""
+    """A mistake in `module:function`; `by` is the check that is to catch it, where the first ones do not.
+
+    One that takes two functions to make has its other half `beside` it.
+    """
 
     name: str
     where: str
     edits: tuple[tuple[str, str], ...]
     by: Callable[[], None] | None = None
+    beside: Bug | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -34,6 +40,20 @@ class Bug:
 @contextmanager
 def written(bug: Bug) -> Iterator[None]:
     """The product as it would be with this bug in it."""
+    function, bent = _function_of(bug)
+    before = function.__code__
+    function.__code__ = bent
+    forget()
+    try:
+        with nullcontext() if bug.beside is None else written(bug.beside):
+            yield
+    finally:
+        function.__code__ = before
+        forget()
+
+
+def _function_of(bug: Bug) -> tuple[FunctionType, CodeType]:
+    """The function that has the bug, and its code with it."""
     module, _, name = bug.where.partition(":")
     function = function_at(module, name)
     source = source_of(module)
@@ -43,12 +63,7 @@ def written(bug: Bug) -> Iterator[None]:
     for old, new in bug.edits:
         bent = _edited(bent, old, new, bug)
     lines[node.lineno - 1 : node.end_lineno] = bent.split("\n")
-    before = function.__code__
-    function.__code__ = code_of(ast.parse("\n".join(lines)), name, before.co_filename)
-    try:
-        yield
-    finally:
-        function.__code__ = before
+    return function, code_of(ast.parse("\n".join(lines)), name, function.__code__.co_filename)
 
 
 def _edited(source: str, old: str, new: str, bug: Bug) -> str:
@@ -70,9 +85,27 @@ def _only(places: list[int], old: str, bug: Bug) -> int:
 
 
 LOCAL = "engines.checkpoints.local:LocalCheckpoints"
+BOUNDARIES = "journal.boundaries:Boundaries"
+PLANNING = "transitions.planning"
+RETENTION = "transitions.retention"
+VALIDATION = "transitions.validation"
 OPENING = "journal.opening:open_attempt"
 PUBLISH = "self.disk.publish(staged, final)"
-MANIFEST = 'with self.disk.create(f"{staged}/{MANIFEST}") as sink:'
+MANIFEST = 'self._write(f"{staged}/{name}", data)'
+DONE = "return digest_of(data, name=name)"
+POINT = "self.point(manifest.save, epoch=manifest.save.epoch)"
+SAID = """if pending:
+    said = Generation.EVALUATION_PENDING
+    self._write(f"{staged}/{generations.name_of(said)}", generations.encode(manifest.save, said))"""
+UNPENDED = "if not pending:"
+PASSED = "self._driver.submit(ReportPassed(step=step))"
+EVALUATED = f"{PASSED}\nself._complete(step)"
+REOPENED = 'return evolve(validation, stage=follow(TABLE, validation.stage, record, of="the validation"))'
+FAILED = "return _with(retention, evolve(prune, stage=follow(TABLE, prune.stage, record, of=_called(prune))))"
+THERE = "if self.disk.stat(final) is not None:"
+UNLINKED = """for file in files:
+    with suppress(FileNotFoundError):
+        self.disk.unlink(f"{path}/{file}")"""
 
 BUGS: tuple[Bug, ...] = (
     # --- making a checkpoint
@@ -89,7 +122,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a save is acknowledged before its directories are synced",
         f"{LOCAL}.seal",
-        (("self.disk.sync_dir(self.root)\nself.disk.sync_dir(self._staging)", "pass"),),
+        (("self.disk.sync_dir(tree.path)\nself.disk.sync_dir(self._staging)", "pass"),),
     ),
     Bug(
         "the manifest is not last",
@@ -110,7 +143,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "sealing twice is not sealing once",
         f"{LOCAL}.seal",
-        (("(already := self._look(manifest.save)) is not None", "(already := None) is not None"),),
+        (("(already := tree.look(manifest.save)) is not None", "(already := None) is not None"),),
     ),
     Bug(
         "a short write is taken for a whole one",
@@ -170,7 +203,7 @@ BUGS: tuple[Bug, ...] = (
                 "undo.callback(appender.close)",
             ),
         ),
-        by=gauntlet.two_writers_never_lie,
+        by=duels.two_writers_never_lie,
     ),
     Bug(
         "a header closes nothing",
@@ -186,7 +219,7 @@ BUGS: tuple[Bug, ...] = (
         "an overtaken opener cries damage",
         "journal.opening:_fold",
         (("_require_unfenced(appender)", "pass"),),
-        by=gauntlet.two_writers_never_lie,
+        by=duels.two_writers_never_lie,
     ),
     Bug(
         "the epoch is used again",
@@ -200,25 +233,30 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "of two first starts one fails over a directory",
-        f"{LOCAL}.prepare",
-        (("with suppress(FileExistsError):  # mostly; or another start was faster", "if not self.disk.stat(path):"),),
+        f"{LOCAL}._make",
+        (
+            (
+                "with suppress(FileExistsError):  # mostly; or another writer was faster",
+                "if not self.disk.stat(path):",
+            ),
+        ),
     ),
     # --- settling
     Bug(
         "the look comes before the revocation",
         f"{LOCAL}.observe",
         (
-            ("found = self._look(save)", "pass"),
+            ("found = tree.look(save)", "pass"),
             (
                 'with self._unavailable(f"revoking the staging of save {save}"):',
-                'with self._unavailable(f"revoking the staging of save {save}"):\n    found = self._look(save)',
+                'with self._unavailable(f"revoking the staging of save {save}"):\n    found = tree.look(save)',
             ),
         ),
     ),
     Bug(
         "an unsettled save is believed to be gone without a look",
         f"{LOCAL}.observe",
-        (("found = self._look(save)", "found = None"),),
+        (("found = tree.look(save)", "found = None"),),
     ),
     Bug(
         "an overtaken writer that is a moment faster makes its successor fail",
@@ -238,19 +276,19 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "the sweep takes what is published under a second name",
         f"{LOCAL}.clear",
-        ((" or self._look(save) is not None", ""),),
+        (("if any(self._is_one(path, tree.of(save)) for tree in self._trees):", "if False:"),),
     ),
     Bug(
         "two sweeps of one debris get in each other's way",
         f"{LOCAL}._remove",
-        (("with suppress(FileNotFoundError):\n    self.disk.unlink(below)", "self.disk.unlink(below)"),),
+        (("with suppress(FileNotFoundError):", "if True:"),),
     ),
     # --- the pointer
     Bug(
         "all epochs share the pointer's temporary",
         f"{LOCAL}.point",
         (('temporary = f"{prefix}{epoch}{suffix}"', 'temporary = f"{prefix}0{suffix}"'),),
-        by=gauntlet.a_newcomer_is_never_deceived,
+        by=duels.a_newcomer_is_never_deceived,
     ),
     Bug(
         "an earlier epoch's pointer temporary is left to its writer",
@@ -261,7 +299,7 @@ BUGS: tuple[Bug, ...] = (
         "the pointer is not written again at open",
         "transitions.pointing:on_run_opened",
         (("return evolve(pointer, stage=follow(TABLE", "return pointer or evolve(pointer, stage=follow(TABLE"),),
-        by=gauntlet.two_writers_never_lie,
+        by=duels.two_writers_never_lie,
     ),
     # --- what a trainer asks for
     Bug(
@@ -272,14 +310,271 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a sealed step is saved again",
         "journal.facade:Journal.save",
-        (("if step in self.state.saving.sealed:", "if False:"),),
+        (("if self.state.saving.holds(step, plan) is None:", "if True:"),),
     ),
     Bug(
         "an order to stop is acknowledged before its save is durable",
-        "journal.facade:Journal._stop",
+        f"{BOUNDARIES}._stop",
         (
-            ("self.save(step, reason=Reason.EMERGENCY)", "self.save(step, reason=Reason.REQUESTED)"),
-            ("self._driver.submit(CoverEmergency(step=step))", "pass"),
+            ("reason=work.reason", "reason=Reason.REQUESTED"),
+            ("self._driver.submit(CoverEmergency(step=step, plan=work.plan or self._policy.emergency))", "pass"),
         ),
+    ),
+    # --- artifacts
+    Bug(
+        "artifacts lie among the checkpoints",
+        f"{LOCAL}._tree",
+        (("return self._full if plan == FULL else self._partial", "return self._full"),),
+    ),
+    Bug(
+        "an artifact moves the pointer",
+        f"{LOCAL}.seal",
+        ((DONE, f"if manifest.plan != FULL:\n    {POINT}\n{DONE}"),),
+    ),
+    Bug(
+        "the manifest of an artifact is not last",
+        f"{LOCAL}.seal",
+        (
+            (PUBLISH, f"if manifest.plan == FULL:\n    {PUBLISH}"),
+            (MANIFEST, f"if manifest.plan != FULL:\n    {PUBLISH}\n    staged = final\n{MANIFEST}"),
+        ),
+        by=policies.every_crash_of_artifacts_is_survived,
+    ),
+    Bug(
+        "an artifact is written a second time",
+        "transitions.saving:_misplaced",
+        (("if plan != FULL and step in saving.artifacts:", "if False:"),),
+    ),
+    Bug(
+        "an artifact is saved below the newest step",
+        "transitions.saving:Saving.newest_step",
+        (("(self.newest, self.newest_artifact)", "(self.newest,)"),),
+    ),
+    Bug(
+        "a start goes on behind a newer artifact",
+        "transitions.resuming:choose",
+        (("if artifact is not None and (taken is None or taken.step < artifact.step):", "if False:"),),
+    ),
+    Bug(
+        "a path goes on behind a newer artifact",
+        "transitions.resuming:require_not_behind",
+        (("newest = saving.newest_step", "newest = saving.newest.step if saving.newest else None"),),
+    ),
+    Bug(
+        "an artifact of other components counts for the step",
+        "transitions.saving:Saving.holds",
+        (("if save is not None and covers(save.plan, plan):", "if save is not None:"),),
+    ),
+    Bug(
+        "what was read of the artifacts is no witness",
+        f"{LOCAL}.witnesses",
+        (("for one in self.artifacts()", "for one in ()"),),
+        by=policies.an_artifact_is_a_witness,
+    ),
+    # --- which save, and when
+    Bug(
+        "of two plans that are due together one is saved",
+        f"{PLANNING}:at_boundary",
+        (("plan = union(regular, wanted)", "plan = regular or wanted"),),
+    ),
+    Bug(
+        "an artifact that is due waits for the evaluation",
+        f"{PLANNING}:at_boundary",
+        (("elif validating and plan and not regular:", "elif validating and plan:"),),
+    ),
+    Bug(
+        "a checkpoint waits for its evaluation",
+        f"{PLANNING}:at_boundary",
+        (("if validating and plan == FULL:", "if False:"),),
+    ),
+    Bug(
+        "an artifact of validation alone is saved before the evaluation",
+        f"{PLANNING}:at_boundary",
+        (("elif validating and plan and not regular:", "elif False:"),),
+    ),
+    Bug(
+        "a stop with a validation due saves what is configured",
+        f"{PLANNING}:at_stop",
+        (("plan = FULL if validating else policy.emergency", "plan = policy.emergency"),),
+    ),
+    Bug(
+        "a stop forgets the validation that was due",
+        f"{PLANNING}:at_stop",
+        (("pending = Evaluation.OF_PENDING if validating else Evaluation.NONE", "pending = Evaluation.NONE"),),
+    ),
+    Bug(
+        "a stop asks again for what its step has an artifact of",
+        f"{PLANNING}:at_stop",
+        (("if plan == FULL or artifact is None:", "if True:"),),
+    ),
+    Bug(
+        "a stop does not join the save before it",
+        f"{BOUNDARIES}._stop",
+        (("self._saves.finalize()", "pass"),),
+    ),
+    Bug(
+        "an evaluation begins before the save beside it is through",
+        f"{BOUNDARIES}.at",
+        (("self._saves.finalize()  # a save that was due survives whatever the evaluation does", "pass"),),
+    ),
+    # --- validations
+    Bug(
+        "an evaluation counts as passed before it ran",
+        f"{BOUNDARIES}._evaluate",
+        ((EVALUATED, "self._complete(step)"), (UNPENDED, f"if pending:\n    {PASSED}\n{UNPENDED}")),
+    ),
+    Bug(
+        "a checkpoint is announced before its evaluation",
+        f"{BOUNDARIES}._evaluate",
+        ((EVALUATED, "pass"), (UNPENDED, f"if pending:\n    {PASSED}\n    self._complete(step)\n{UNPENDED}")),
+    ),
+    Bug(
+        "an evaluation that failed counts as passed",
+        f"{BOUNDARIES}._evaluate",
+        (("raise", "pass"),),
+    ),
+    Bug(
+        "a start without a way to evaluate trains all the same",
+        f"{BOUNDARIES}.settle",
+        (("if validate is None:", "if validate is None:\n    return\nif False:"),),
+    ),
+    Bug(
+        "the first step comes before the evaluation that is pending",
+        "journal.facade:Journal.steps",
+        (("self.settle_validation(validate)", "pass"),),
+    ),
+    Bug(
+        "a new writer forgets what is pending",
+        f"{VALIDATION}:on_run_opened",
+        ((REOPENED, "return Validation(completed=validation.completed)"),),
+    ),
+    Bug(
+        "a new writer evaluates once more what passed",
+        f"{VALIDATION}:on_run_opened",
+        (
+            (
+                REOPENED,
+                "passed = validation.pending is not None\n"
+                "return evolve(validation, stage=ValidationStage.EVALUATING if passed else validation.stage)",
+            ),
+        ),
+    ),
+    Bug(
+        "a resume forgets what it has to evaluate",
+        f"{VALIDATION}:on_run_resumed",
+        ((" and record.save != validation.save", ""),),
+    ),
+    Bug(
+        "a checkpoint is published before it says that it is pending",
+        f"{LOCAL}.seal",
+        ((SAID, "pass"), (DONE, f"{SAID.replace('staged', 'final')}\n    self.disk.sync_dir(final)\n{DONE}")),
+    ),
+    Bug(
+        "a checkpoint never says that it is pending",
+        f"{LOCAL}.seal",
+        (("if pending:", "if False:"),),
+    ),
+    Bug(
+        "a generation replaces the one before",
+        f"{LOCAL}.mark",
+        (("generations.name_of(generation)", "generations.names[0]"),),
+        beside=Bug(
+            "a note replaces what is there",
+            f"{LOCAL}._join",
+            (("self.disk.link(note, path)", "self.disk.rename(note, path)"),),
+        ),
+    ),
+    Bug(
+        "a note is put in its place before its bytes are durable",
+        f"{LOCAL}._note",
+        (("self._write(path, data)", "with self.disk.create(path) as sink:\n    write_all(sink, data)"),),
+    ),
+    Bug(
+        "the name of a note is believed to be free",
+        f"{LOCAL}._note",
+        (("with suppress(FileExistsError):  # of a dead writer, or of one that does not know yet", "if True:"),),
+        by=duels.a_writer_that_sleeps_in_a_validation_is_overtaken,
+    ),
+    # --- retention
+    Bug(
+        "what is newest is pruned",
+        f"{RETENTION}:_protected",
+        (("if save == newest:", "if False:"),),
+    ),
+    Bug(
+        "what is pending is pruned",
+        f"{RETENTION}:_protected",
+        (("if save == pending:", "if False:"),),
+    ),
+    Bug(
+        "what was resumed from is pruned",
+        f"{RETENTION}:_protected",
+        (("if save == resumed:", "if False:"),),
+    ),
+    Bug(
+        "what is in use is pruned",
+        f"{RETENTION}:_protected",
+        (("if save.step in policy.in_use:", "if False:"),),
+    ),
+    Bug(
+        "retention counts what is pending",
+        f"{RETENTION}:judge",
+        (("rank += save.id != validation.pending", "rank += 1"),),
+    ),
+    Bug(
+        "retention counts artifacts",
+        f"{RETENTION}:judge",
+        (("saving.sealed.items()", "{**dict(saving.artifacts.items()), **dict(saving.sealed.items())}.items()"),),
+    ),
+    Bug(
+        "retention comes before the save that it makes room for",
+        "journal.saves:Saves._lane",
+        (("yield from self._driver.lane()", "yield from self._retention_lane()\nyield from self._driver.lane()"),),
+        beside=Bug(
+            "a save that is under way counts as the newest",
+            f"{RETENTION}:judge",
+            (
+                ("judged, rank = [], 0", "judged, rank = [], len(saving.open)"),
+                ("newest=saving.newest", "newest=saving.open[0].id if saving.open else saving.newest"),
+            ),
+        ),
+    ),
+    Bug(
+        "a file goes before the marker that names it",
+        f"{LOCAL}._release",
+        (("self._require(save)", f"self._require(save)\n{UNLINKED}"),),
+    ),
+    Bug(
+        "a checkpoint is removed in its place",
+        f"{LOCAL}._remove_all",
+        ((THERE, f"self._remove(final)\n{THERE}"),),
+    ),
+    Bug(
+        "what was put aside for removal stays there",
+        f"{LOCAL}._remove_all",
+        (("self._destroy(path)", "pass"),),
+    ),
+    Bug(
+        "a prune that failed is forgotten",
+        f"{RETENTION}:on_prune_failed",
+        ((FAILED, "return evolve(retention, open=tuple(one for one in retention.open if one is not prune))"),),
+        by=policies.what_cannot_be_deleted_stops_nobody,
+    ),
+    Bug(
+        "what cannot be deleted ends the run",
+        "engines.perform:Engines._prune",
+        (("except (Unavailable, Corrupt) as failure:", "except Corrupt as failure:"),),
+        by=policies.what_cannot_be_deleted_stops_nobody,
+    ),
+    Bug(
+        "a new writer leaves a prune as it is",
+        f"{RETENTION}:on_run_opened",
+        (("return evolve(retention, open=again)", "return evolve(retention, open=())"),),
+        by=policies.every_crash_of_retention_is_survived,
+    ),
+    Bug(
+        "what was released is a resume source",
+        "journal.restoring:Restoring._locate",
+        (("if files := released.read(disk, path):", "if False:"),),
     ),
 )

@@ -16,13 +16,16 @@ from typing import Literal
 
 from attrs import define, field, frozen
 
-from milepost.engines.simulated import Key, SimulatedDisk
+from milepost.engines.simulated import LOSSES, Key, Loss, SimulatedDisk
 from milepost.engines.simulated.medium import Renames
-from milepost.transitions.errors import MilepostError
-from milepost.transitions.machine import due
+from milepost.transitions.errors import MilepostError, NotResumable
+from milepost.transitions.machine import State, due
+from milepost.transitions.validation import ValidationStage
 from milepost.transitions.values import SaveId, parse_iteration
 from tests.crash import marks
-from tests.crash.promises import LATEST, Seen, Violation, keeps, look, need, values_of
+from tests.crash.promises import Seen, keeps, look, values_of
+from tests.crash.published import Violation, need
+from tests.crash.traces import nothing_goes_back
 from tests.crash.world import Offered, Promise, Promises, Run, Saved, Values, config, promises
 
 Kind = Literal["power loss", "poorest power loss", "kill"]
@@ -35,75 +38,15 @@ RENAMES: tuple[Renames, ...] = ("atomic", "separate")
 
 @frozen(kw_only=True)
 class Recovered:
-    """What recovery made of an image: it ends after `length` entries of the disk's trace."""
+    """What recovery made of an image: it ends after `length` entries of the disk's trace.
+
+    `save` is what was resumed from, with its `values`; None where nothing was, and where an artifact refused it.
+    """
 
     length: int
     seen: Mapping[str, Seen]
     save: SaveId | None
     values: Values
-
-
-@define
-class Explorer:
-    """Visits crash states. With `goes_on` each run is asked for one more save, unless it crashed in a recovery."""
-
-    goes_on: bool = True
-    renames: Sequence[Renames] = RENAMES
-    visited: int = 0
-    _met: dict[Key, list[tuple[int, frozenset[Promise]]]] = field(factory=dict)
-
-    def every_crash(self, disk: SimulatedDisk, *, depth: int = 0, start: int = 0) -> None:
-        """Visit every crash behind the entries of the trace from `start` on, and `depth` more in each recovery."""
-        nothing_goes_back(disk)
-        for renames in self.renames:
-            for crash in _crashes(disk, renames, range(start, len(disk.trace) + 1), told=()):
-                self._visit(crash, depth)
-
-    def every_kill(self, disk: SimulatedDisk, *, start: int = 0) -> None:
-        """Visit every kill in the trace from entry `start` on, and in its recovery the power losses that take all."""
-        for renames in self.renames:
-            for crash in _crashes(disk, renames, range(start, len(disk.trace) + 1), told=(), kinds=("kill",)):
-                self._visit(crash, 1, kinds=("poorest power loss",))
-
-    def poorest(self, disk: SimulatedDisk, *, told: Promises = ()) -> None:
-        """Visit the end of the trace: with everything lost that may be, and with nothing lost."""
-        for renames in self.renames:
-            end = range(len(disk.trace), len(disk.trace) + 1)
-            for crash in _crashes(disk, renames, end, told, ("poorest power loss", "kill")):
-                self._visit(crash, 0)
-
-    def some_crashes(
-        self, disk: SimulatedDisk, lengths: Sequence[int], *, told: Promises = (), depth: int = 0, at_most: int = 8
-    ) -> None:
-        """Visit up to `at_most` crashes behind each of these lengths of the trace, the poorest image among them."""
-        for renames in self.renames:
-            for length in lengths:
-                crashes = list(_crashes(disk, renames, range(length, length + 1), told))
-                for crash in crashes[:: max(1, len(crashes) // at_most)]:
-                    self._visit(crash, depth)
-
-    def _visit(self, crash: _Crash, depth: int, *, level: int = 0, kinds: Kinds = KINDS) -> None:
-        checked = frozenset(promise for promise in crash.told if not isinstance(promise, Offered))
-        met = self._met.setdefault(crash.key, [])
-        if any(depth <= deep and checked <= more for deep, more in met):
-            return
-        met.append((depth, checked))
-        self.visited += 1
-        if level:
-            marks.hit(DEEP[min(level, len(DEEP)) - 1])
-        try:
-            keeps(look(crash.image), crash.told)
-            recovered = recover(crash.image, goes_on=self.goes_on and not level)
-            keeps(recovered.seen, crash.told)
-            if recovered.save is not None:
-                offered = values_of(crash.told).get(recovered.save)
-                need(offered in (None, recovered.values), "restore", f"{recovered.values}, saved were {offered}")
-            if depth:
-                nothing_goes_back(crash.image)
-                for again in _crashes(crash.image, crash.renames, range(recovered.length + 1), crash.told, kinds):
-                    self._visit(again, depth - 1, level=level + 1, kinds=kinds)
-        except Violation as violation:
-            raise Violation(f"{violation}\n  after {crash.how}") from violation.__cause__
 
 
 @frozen(kw_only=True)
@@ -117,47 +60,124 @@ class _Crash:
     how: str
 
 
-def _crashes(
-    disk: SimulatedDisk, renames: Renames, lengths: range, told: Promises, kinds: Kinds = KINDS
-) -> Iterable[_Crash]:
-    """Every image once. Promises only grow along a trace: whoever keeps the last ones keeps them all."""
-    found: dict[Key, _Crash] = {}
-    for length in lengths if len(lengths) == 1 else filter(lengths.__contains__, disk.cuts()):
-        last = disk.trace[length - 1] if length else None
-        where = f"{length} ({last.verb} {last.path.rpartition('/')[2]})" if last else "0"
-        images: list[tuple[Kind, SimulatedDisk]] = []
-        if "poorest power loss" in kinds:
-            images.append(("poorest power loss", next(disk.crash_images(length, renames=renames))))
-        if "power loss" in kinds:
-            images += [("power loss", image) for image in disk.crash_images(length, renames=renames)]
-        if "kill" in kinds:
-            images.append(("kill", disk.killed(length, renames=renames)))
-        for what, image in images:
-            found[image.key()] = _Crash(
-                key=image.key(),
-                image=image,
-                renames=renames,
-                told=(*told, *promises(disk, length)),
-                how=f"{what} after {where}, {renames} renames",
-            )
-    return found.values()
+@define
+class Explorer:
+    """Visits crash states. `losses` says how unsynced bytes survive in part.
+
+    With `goes_on` each run is asked for one more save, unless it crashed in a recovery.
+    """
+
+    goes_on: bool = True
+    renames: Sequence[Renames] = RENAMES
+    losses: Sequence[Loss] = LOSSES
+    visited: int = 0
+    _met: dict[Key, list[tuple[int, frozenset[Promise]]]] = field(factory=dict)
+
+    def every_crash(self, disk: SimulatedDisk, *, depth: int = 0, start: int = 0) -> None:
+        """Visit every crash behind the entries of the trace from `start` on, and `depth` more in each recovery."""
+        nothing_goes_back(disk)
+        for renames in self.renames:
+            for crash in self._crashes(disk, renames, range(start, len(disk.trace) + 1), told=()):
+                self._visit(crash, depth)
+
+    def every_kill(self, disk: SimulatedDisk, *, start: int = 0) -> None:
+        """Visit every kill in the trace from entry `start` on, and in its recovery the power losses that take all."""
+        for renames in self.renames:
+            lengths = range(start, len(disk.trace) + 1)
+            for crash in self._crashes(disk, renames, lengths, told=(), kinds=("kill",)):
+                self._visit(crash, 1, kinds=("poorest power loss",))
+
+    def poorest(self, disk: SimulatedDisk, *, told: Promises = ()) -> None:
+        """Visit the end of the trace: with everything lost that may be, and with nothing lost."""
+        for renames in self.renames:
+            end = range(len(disk.trace), len(disk.trace) + 1)
+            for crash in self._crashes(disk, renames, end, told, ("poorest power loss", "kill")):
+                self._visit(crash, 0)
+
+    def some_crashes(
+        self, disk: SimulatedDisk, lengths: Sequence[int], *, told: Promises = (), depth: int = 0, at_most: int = 8
+    ) -> None:
+        """Visit up to `at_most` crashes behind each of these lengths of the trace, the poorest image among them."""
+        for renames in self.renames:
+            for length in lengths:
+                crashes = list(self._crashes(disk, renames, range(length, length + 1), told))
+                for crash in crashes[:: max(1, len(crashes) // at_most)]:
+                    self._visit(crash, depth)
+
+    def _visit(self, crash: _Crash, depth: int, *, level: int = 0, kinds: Kinds = KINDS) -> None:
+        checked = frozenset(promise for promise in crash.told if not isinstance(promise, Offered))
+        met = self._met.setdefault(crash.key, [])
+        if any(depth <= deep and checked <= more for deep, more in met):
+            return
+        met.append((depth, checked))
+        self.visited += 1
+        if level:
+            marks.hit(DEEP[min(level, len(DEEP)) - 1])
+        try:
+            raw = look(crash.image)
+            keeps(raw, crash.told)
+            recovered = recover(crash.image, before=raw, goes_on=self.goes_on and not level)
+            keeps(recovered.seen, crash.told)
+            if recovered.save is not None:
+                offered = values_of(crash.told).get(recovered.save)
+                need(offered in (None, recovered.values), "restore", f"{recovered.values}, saved were {offered}")
+            nothing_goes_back(crash.image)
+            if depth:
+                lengths = range(recovered.length + 1)
+                for again in self._crashes(crash.image, crash.renames, lengths, crash.told, kinds):
+                    self._visit(again, depth - 1, level=level + 1, kinds=kinds)
+        except Violation as violation:
+            raise Violation(f"{violation}\n  after {crash.how}") from violation.__cause__
+
+    def _crashes(
+        self, disk: SimulatedDisk, renames: Renames, lengths: range, told: Promises, kinds: Kinds = KINDS
+    ) -> Iterable[_Crash]:
+        """Every image once. Promises only grow along a trace: whoever keeps the last ones keeps them all."""
+        found: dict[Key, _Crash] = {}
+        for length in lengths if len(lengths) == 1 else filter(lengths.__contains__, disk.cuts()):
+            last = disk.trace[length - 1] if length else None
+            where = f"{length} ({last.verb} {last.path.rpartition('/')[2]})" if last else "0"
+            images: list[tuple[Kind, SimulatedDisk]] = []
+            if "poorest power loss" in kinds:
+                images.append(("poorest power loss", next(disk.crash_images(length, renames=renames))))
+            if "power loss" in kinds:
+                images += [
+                    ("power loss", image) for image in disk.crash_images(length, renames=renames, losses=self.losses)
+                ]
+            if "kill" in kinds:
+                images.append(("kill", disk.killed(length, renames=renames)))
+            for what, image in images:
+                found[image.key()] = _Crash(
+                    key=image.key(),
+                    image=image,
+                    renames=renames,
+                    told=(*told, *promises(disk, length)),
+                    how=f"{what} after {where}, {renames} renames",
+                )
+        return found.values()
 
 
-def recover(image: SimulatedDisk, *, goes_on: bool = True) -> Recovered:
-    """Open the run that a crash left, and require that it is at rest and can go on."""
+def recover(image: SimulatedDisk, *, before: Mapping[str, Seen] | None = None, goes_on: bool = True) -> Recovered:
+    """Open the run that a crash left, and require that it is at rest and can go on. `before` is a look at it raw."""
+    before = look(image) if before is None else before
     try:
         run = Run(image, f"after-{_segments(image)}", config=config(save_async=False))
+    except NotResumable as error:
+        return _kept_out(image, error, goes_on=goes_on)
     except MilepostError as error:
         raise Violation(f"INV-14: recovery refused: {type(error).__name__}: {error}") from error
     seen = look(image)
-    _at_rest(run, image, seen[run.attempt])
-    marks.of_recovery(run)
+    state, found = run.journal.state, seen[run.attempt]
+    _at_rest(image, run.attempt, found)
+    _resumed(run, found)
+    marks.of_recovery(image, run.attempt, state.run.segment)
     recovered = Recovered(
         length=len(image.trace),
         seen=seen,
-        save=run.journal.state.saving.newest,
+        save=state.saving.newest,
         values=run.trainer.values(),
     )
+    _validates(run, before.get(run.attempt))
     if goes_on:
         _goes_on(run, image)
     return recovered
@@ -167,34 +187,99 @@ def _segments(image: SimulatedDisk) -> int:
     return sum(path.endswith(".jsonl") for path in image.tree())
 
 
-def _at_rest(run: Run, image: SimulatedDisk, seen: Seen) -> None:
-    """INV-14: nothing is left to do, nothing lies about, and the journal says what the disk says."""
-    state = run.journal.state
+def _kept_out(image: SimulatedDisk, error: NotResumable, *, goes_on: bool) -> Recovered:
+    """An artifact that is newer than every checkpoint refuses the start (INV-16); a new attempt is the way out."""
+    seen = look(image)
+    attempt = max(seen)
+    saving = seen[attempt].state.saving
+    newer = saving.newest_artifact is not None and saving.newest_artifact.step == saving.newest_step
+    newer = newer and (saving.newest is None or saving.newest.step < saving.newest_step)  # type: ignore[operator]
+    need(newer, "INV-14", f"the start was refused, and nothing is newer than {saving.newest}: {error}")
+    _at_rest(image, attempt, seen[attempt])
+    marks.hit("a start kept out by a newer artifact")
+    marks.of_recovery(image, attempt, seen[attempt].state.run.segment)
+    length = len(image.trace)
+    if goes_on:
+        run = Run(image, "beside", config=config(save_async=False, resume="off"))
+        need(run.step == 0 and run.attempt not in seen, "INV-05", f"{run.attempt} goes on from {run.step}")
+    return Recovered(length=length, seen=seen, save=None, values=())
+
+
+def _at_rest(image: SimulatedDisk, attempt: str, seen: Seen) -> None:
+    """INV-14: nothing is left to do, and nothing lies about."""
+    state = seen.state
     newest = state.saving.newest
     step = newest.step if newest is not None else None
     need(due(state) == () and not state.saving.open, "INV-14", f"work is left: {due(state)}, {state.saving.open}")
-    need(seen.state == state, "INV-09", f"the log replays to {seen.state}, the run is at {state}")
-    need(seen.published.keys() == set(state.saving.sealed), "INV-01", f"{seen.published} vs {state.saving.sealed}")
+    there = set(state.saving.sealed) - set(state.retention.removed)
+    need(seen.published.keys() == there, "INV-01", f"{seen.published} vs {there}")
+    need(
+        seen.artifacts.keys() == set(state.saving.artifacts),
+        "INV-05",
+        f"{seen.artifacts} vs {state.saving.artifacts}",
+    )
     need(seen.latest == step, "INV-03", f"latest is {seen.latest}, the newest is {newest}")
     need(
         state.pointer.at == newest, "INV-03", f"the journal has latest at {state.pointer.at}, the newest is {newest}"
     )
-    need(run.step == (step or 0), "INV-17", f"resumed from {run.step}, the newest is {newest}")
-    explained = {one.name for one in run.journal.resumption.passed_over}
-    others = {save.id.directory for save in state.saving.sealed.values() if save.id != newest}
-    need(explained >= others, "INV-17", f"{others - explained} were passed over without a reason")
-    root = f"{run.attempt}/checkpoints"
     for path in image.tree():
         folder, _, name = path.rpartition("/")
-        if folder == f"{root}/.staging":
-            # Torn apart, a rename leaves what is published a second name; who removes that loses the checkpoint.
-            save = SaveId.parse(name.removeprefix("revoked-"))
-            sealed = state.saving.sealed.get(save.step)
-            need(sealed is not None and sealed.id == save, "INV-14", f"debris: {path}")
-            marks.hit("a second name of what is published left alone")
-        elif folder == root:
+        if folder == f"{attempt}/checkpoints/.staging":
+            _second_name(name, state)
+        elif folder == f"{attempt}/checkpoints":
             known = name in ("latest_checkpoint.txt", ".staging") or parse_iteration(name) is not None
             need(known, "INV-14", f"debris: {path}")
+        elif folder == f"{attempt}/checkpoint_artifacts":
+            need(parse_iteration(name) is not None, "INV-14", f"debris: {path}")
+
+
+def _second_name(name: str, state: State) -> None:
+    """Torn apart, a rename leaves what is published a second name; who removes that loses what is published."""
+    save = SaveId.parse(name.removeprefix("revoked-").removeprefix("pruned-").partition("~")[0])
+    saving = state.saving
+    there = [one.id for one in (saving.sealed.get(save.step), saving.artifacts.get(save.step)) if one is not None]
+    need(save in there and save.step not in state.retention.removed, "INV-14", f"debris: {name}")
+    marks.hit("a second name of what is published left alone")
+
+
+def _resumed(run: Run, seen: Seen) -> None:
+    """The run says what the disk says, continues from the newest checkpoint, and explains each other one."""
+    state, newest = run.journal.state, run.journal.state.saving.newest
+    need(seen.state == state, "INV-09", f"the log replays to {seen.state}, the run is at {state}")
+    artifact = state.saving.newest_artifact
+    need(artifact is None or artifact.step <= run.step, "INV-16", f"resumed from {run.step}, behind {artifact}")
+    need(run.step == (newest.step if newest is not None else 0), "INV-17", f"resumed from {run.step}, not {newest}")
+    explained = {one.name for one in run.journal.resumption.passed_over}
+    others = {
+        save.id.directory
+        for step, save in state.saving.sealed.items()
+        if save.id != newest and step not in state.retention.removed
+    }
+    need(explained >= others, "INV-17", f"{others - explained} were passed over without a reason")
+
+
+def _validates(run: Run, before: Seen | None) -> None:
+    """INV-07: what was pending is evaluated before anything else, once; what passed never is again."""
+    state, newest = run.journal.state, run.journal.state.saving.newest
+    pending = state.validation.pending
+    need(pending in (None, newest), "INV-07", f"{pending} is pending, and was not resumed from")
+    need((run.journal.resumption.pending == "evaluation") is (pending is not None), "INV-07", "the start hides it")
+    if before is not None:
+        was = before.state.validation
+        waits = was.stage is ValidationStage.EVALUATING and was.save == newest
+        need(not waits or pending == newest, "INV-07", f"the evaluation of {was.save} was forgotten")
+        need(pending not in before.passed, "INV-07", f"{pending} was evaluated, and is to be again")
+        finished = was.stage in (ValidationStage.PASSED, ValidationStage.PUBLISHING)
+        need(not finished or state.validation.completed == was.save, "INV-07", f"{was.save} is still not published")
+        if finished:
+            marks.hit("a publication finished by the next start")
+    run.settle()
+    evaluated = [step for step, _ in run.evaluated]
+    need(evaluated == ([pending.step] if pending is not None else []), "INV-07", f"{evaluated} instead of {pending}")
+    if pending is not None:
+        marks.hit("a pending evaluation done by the next start")
+        done = run.journal.state.validation
+        need(done.completed == pending and done.save is None, "INV-07", f"{pending} was evaluated: {done}")
 
 
 def _goes_on(run: Run, image: SimulatedDisk) -> None:
@@ -210,26 +295,3 @@ def _goes_on(run: Run, image: SimulatedDisk) -> None:
     saved = [p for p in promises(image) if isinstance(p, Saved)]
     need(bool(saved) and saved[-1].save.step == run.step, "INV-14", f"the next save was not acknowledged: {saved}")
     run.close()
-
-
-def nothing_goes_back(disk: SimulatedDisk) -> None:
-    """INV-02 and INV-03 along a trace without crashes: what is published stays as it is, latest only moves on."""
-    before: dict[str, object] = {}
-    latest: dict[str, str] = {}
-    for length, operation in enumerate(disk.trace, 1):
-        telling = "/checkpoints/iter_" in operation.path or operation.path.endswith(LATEST)
-        if operation.effect is None or not (telling or operation.verb in ("publish", "rename")):
-            continue
-        now = {p: d for p, d in disk.killed(length).tree().items() if "/checkpoints/iter_" in p or p.endswith(LATEST)}
-        where = f"{operation.verb} {operation.path} by {operation.process}"
-        for path, data in before.items():
-            if path.endswith(LATEST):
-                continue
-            need(path in now and now[path] == data, "INV-02", f"{path} changed by {where}")
-        for path, data in now.items():
-            if path.endswith(LATEST):
-                assert isinstance(data, bytes)
-                need(data.decode() >= latest.get(path, ""), "INV-03", f"latest moved back by {where}")
-                latest[path] = data.decode()
-        need(latest.keys() <= now.keys(), "INV-03", f"latest went away by {where}")
-        before = dict(now)

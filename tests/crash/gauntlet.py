@@ -13,7 +13,7 @@ from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.simulated import Fault, SimulatedDisk, fault_at, fault_on
 from milepost.transitions.errors import Busy, Corrupt, Refused, Unavailable
 from milepost.transitions.values import SaveId
-from tests.crash import marks
+from tests.crash import duels, marks, policies
 from tests.crash.explore import Explorer, recover
 from tests.crash.histories import (
     a_day,
@@ -26,9 +26,10 @@ from tests.crash.histories import (
     small_segments,
     write,
 )
-from tests.crash.promises import keeps, look, need
+from tests.crash.promises import keeps, look
+from tests.crash.published import need
 from tests.crash.world import HOME, Covered, Ended, Opened, Run, Saved, config, promises
-from tests.crash.writers import Point, Program, Stage, Writer, idles, judge, saves_once, saves_twice, stage
+from tests.crash.writers import saves_once, saves_twice
 
 # --- checks: one writer -------------------------------------------------------------------------------------
 
@@ -140,6 +141,19 @@ def what_a_failed_sync_lost_is_not_built_on() -> None:
     Explorer(renames=("atomic",)).poorest(again, told=promises(disk))
 
 
+def a_start_that_fails_gives_the_run_back() -> None:
+    """In the same process another start may follow, once the disk works again."""
+    disk = SimulatedDisk()
+    run = Run(disk, "a", config=config(save_async=False))
+    saves_once(run)
+    run.process.kill()
+    latest = f"{run.attempt}/checkpoints/latest_checkpoint.txt"
+    disk.hardware.faults = fault_on("rename", Fault(error=errno.EIO), path=latest)
+    with refused(Unavailable, "INV-14"):
+        Run(disk, "b", config=config())
+    Run(disk, "b", config=config())
+
+
 def doing_it_twice_is_doing_it_once() -> None:
     """INV-13, for every effect that can be told to do again."""
     disk = SimulatedDisk()
@@ -206,158 +220,6 @@ def _with_fault(index: int, fault: Fault) -> None:
     explorer.poorest(disk)
 
 
-# --- checks: two writers ------------------------------------------------------------------------------------
-
-
-def two_writers_never_lie() -> None:
-    """The older one is paused before each of its operations while the newer one takes over, and saves or does not."""
-    explorer = Explorer(renames=("separate",), goes_on=False)
-    for program in (idles, saves_once):
-        number: int | None = 0
-        while number is not None:
-            number = _older_paused(number, program, explorer)
-
-
-def _older_paused(number: int, program: Program, explorer: Explorer) -> int | None:
-    """Play it with the first pause from `number` on; where the next one may be, None at the end."""
-    with stage() as both:
-        older = both.enter("a", saves_twice)
-        if not older.go(lambda point: point.number >= number and point.shared and _is_due(point, program)):
-            return None
-        reached = cast(Point, older.at).number
-        newer = both.enter("b", program)
-        newer.go()
-        older.go()
-        settle(both, newest=newer, explorer=explorer)
-    return reached + 1
-
-
-def _is_due(point: Point, program: Program) -> bool:
-    return program is idles or point.verb in ("mkdir", "names", "create", "publish", "rename")
-
-
-def a_newcomer_is_never_deceived() -> None:
-    """The newer one is paused before each operation from its claim on, while the older one goes on with its save."""
-    explorer = Explorer(renames=("separate",), goes_on=False)
-    for verb in ("mkdir", "publish", "rename"):
-        number: int | None = 0
-        while number is not None:
-            number = _newer_paused(verb, number, explorer)
-
-
-def _newer_paused(verb: str, number: int, explorer: Explorer) -> int | None:
-    """The same for the newer one, from its claim on."""
-    with stage() as both:
-        older = both.enter("a", saves_twice)
-        older.go(lambda point: point.verb == verb and _published(both) and "/checkpoints/" in point.path)
-        newer = both.enter("b", idles)
-        if not newer.go(
-            lambda point: point.number >= number and (point.shared if number else point.verb == "create")
-        ):
-            return None
-        reached = cast(Point, newer.at).number
-        older.go()
-        newer.go()
-        settle(both, newest=newer, explorer=explorer)
-    return reached + 1
-
-
-def _published(setting: Stage) -> bool:
-    """Whether the first save is through."""
-    return any(isinstance(promise, Saved) for promise in promises(setting.disk))
-
-
-def an_overtaken_sweep_spares_its_successor() -> None:
-    """The older one is about to sweep while the newer one has a save in its staging."""
-    with stage() as both:
-        older = both.enter("a", idles)
-        older.go(lambda point: point.verb == "names" and point.name == ".staging")
-        newer = both.enter("b", saves_once)
-        newer.go(lambda point: point.verb == "publish")
-        older.go()
-        newer.go()
-        settle(both, newest=newer)
-
-
-def what_is_found_published_is_made_durable_first() -> None:
-    """The older one publishes while the newer one is about to look, and never gets to sync what it did."""
-    with stage() as both:
-        older = both.enter("a", saves_twice)
-        older.go(lambda point: point.verb == "publish" and _published(both))
-        newer = both.enter("b", idles)
-        newer.go(lambda point: point.verb == "rename")
-        older.go(lambda point: point.verb == "sync_dir")
-        begun = len(both.disk.trace)
-        newer.go()
-        judge(both, newest=newer)
-        Explorer(renames=("separate",), goes_on=False).every_crash(both.disk, start=begun)
-
-
-def what_is_read_is_made_durable_afterwards() -> None:
-    """The older one appends while the newer one is about to read, and never gets to sync the line."""
-    with stage() as both:
-        older = both.enter("a", saves_twice)
-        older.go(lambda point: point.verb == "write" and point.path.endswith(".jsonl") and _published(both))
-        newer = both.enter("b", idles)
-        newer.go(lambda point: point.verb == "open" and point.path.endswith(".jsonl"))
-        older.go(lambda point: point.verb == "sync")
-        newer.go()
-        settle(both, newest=newer)
-
-
-def two_first_starts_agree() -> None:
-    """Both make the directories that neither found."""
-    with stage() as both:
-        older, newer = both.enter("a", idles), both.enter("b", idles)
-        for writer in (older, newer):
-            writer.go(lambda point: point.verb == "mkdir" and point.name == "checkpoints")
-        older.go()
-        newer.go()
-        settle(both, newest=newer)
-
-
-def two_sweeps_of_one_debris_agree() -> None:
-    """An overtaken sweep and its successor's remove the same directory, each paused before each operation."""
-    for pausing, going in (("b", "c"), ("c", "b")):
-        number = 0
-        while _sweeping(pausing, going, number):
-            number += 1
-
-
-def _sweeping(pausing: str, going: str, number: int) -> bool:
-    disk = SimulatedDisk()
-    first = Run(disk, "a", config=config())
-    first.train()
-    first.save()
-    first.tick()
-    first.tick()
-    first.process.kill()
-    with stage(disk) as both:
-        writers = {name: both.enter(name, idles) for name in ("b", "c")}
-        for writer in writers.values():
-            writer.go(lambda point: point.verb == "names" and point.name == ".staging")
-        begun = len(disk.trace)
-        if not writers[pausing].go(lambda point: len(disk.trace) >= begun + number):
-            return False
-        writers[going].go(lambda point: any(o.verb == "unlink" and o.process == going for o in disk.trace[begun:]))
-        writers[pausing].go()
-        need(
-            pausing == "b" or not any("/.staging/" in path for path in disk.tree()),
-            "INV-14",
-            "debris is left, and was reported gone",
-        )
-        writers[going].go()
-        settle(both, newest=writers["c"])
-    return True
-
-
-def settle(setting: Stage, *, newest: Writer, explorer: Explorer | None = None) -> None:
-    """Judge the play, and once more after a power loss that takes all it can. Many plays share an explorer."""
-    judge(setting, newest=newest)
-    explorer = explorer if explorer is not None else Explorer(renames=("separate",), goes_on=False)
-    explorer.poorest(setting.disk)
-
-
 CHECKS: tuple[Callable[[], None], ...] = (
     a_clean_run_is_promised_everything,
     nothing_is_saved_inside_a_step,
@@ -366,16 +228,47 @@ CHECKS: tuple[Callable[[], None], ...] = (
     a_stranger_is_left_alone,
     a_cached_pointer_is_not_believed,
     what_a_failed_sync_lost_is_not_built_on,
+    a_start_that_fails_gives_the_run_back,
     doing_it_twice_is_doing_it_once,
-    an_overtaken_sweep_spares_its_successor,
-    two_sweeps_of_one_debris_agree,
-    what_is_found_published_is_made_durable_first,
-    what_is_read_is_made_durable_afterwards,
-    two_first_starts_agree,
+    policies.an_artifact_stays_apart,
+    policies.an_artifact_keeps_out_who_is_behind_it,
+    policies.an_artifact_is_written_once,
+    policies.a_stranger_among_the_artifacts_is_left_alone,
+    policies.an_artifact_is_a_witness,
+    policies.a_stop_is_covered_by_what_it_asks_for,
+    policies.a_stop_joins_the_save_before_it,
+    policies.a_validation_goes_in_its_order,
+    policies.a_pending_evaluation_comes_before_any_step,
+    policies.what_is_due_beside_a_validation_is_joined,
+    policies.a_stop_with_a_validation_due_is_full_and_pending,
+    policies.retention_takes_what_it_may_and_no_more,
+    policies.retention_does_not_count_what_is_pending,
+    policies.retention_asks_nobody_about_what_is_protected,
+    policies.what_cannot_be_deleted_stops_nobody,
+    policies.artifacts_are_not_counted,
+    policies.what_was_released_is_no_resume_source,
+    duels.an_overtaken_sweep_spares_its_successor,
+    duels.an_overtaken_sweep_spares_its_successors_notes,
+    duels.two_sweeps_of_one_debris_agree,
+    duels.what_is_found_published_is_made_durable_first,
+    duels.what_is_read_is_made_durable_afterwards,
+    duels.two_first_starts_agree,
     every_crash_of_a_save_is_survived,
+    policies.every_fault_of_a_validation_is_survived,
+    policies.a_prune_that_fails_is_tried_again,
+    policies.every_crash_of_a_stop_before_a_validation_is_survived,
+    policies.every_crash_of_artifacts_is_survived,
+    policies.every_crash_of_a_prune_that_a_later_start_finishes_is_survived,
+    policies.every_crash_behind_a_death_in_an_evaluation_is_survived,
+    policies.every_crash_of_a_validation_is_survived,
+    policies.every_crash_of_retention_is_survived,
     a_power_loss_after_a_kill_is_survived,
     every_crash_of_an_ending_is_survived,
     every_fault_is_survived,
-    two_writers_never_lie,
-    a_newcomer_is_never_deceived,
+    duels.a_writer_that_sleeps_in_a_validation_is_overtaken,
+    duels.a_writer_that_sleeps_in_a_prune_is_overtaken,
+    duels.a_writer_that_sleeps_over_an_artifact_is_overtaken,
+    duels.a_newcomer_is_not_deceived_by_a_prune,
+    duels.two_writers_never_lie,
+    duels.a_newcomer_is_never_deceived,
 )

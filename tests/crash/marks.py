@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from typing import cast
 
 import orjson
 
-from milepost.engines.simulated import Operation
-from tests.crash.world import Run
+from milepost.engines.checkpoints.released import RELEASED
+from milepost.engines.simulated import Operation, SimulatedDisk
 
 RARE = (
     "a published save rolled forward",
@@ -29,6 +30,16 @@ RARE = (
     "the journal rotated",
     "a live run found busy",
     "a termination covered",
+    "a termination with a validation due",
+    "a published artifact rolled forward",
+    "a start kept out by a newer artifact",
+    "an artifact standing in for an emergency",
+    "a pending evaluation done by the next start",
+    "a publication finished by the next start",
+    "a validation that failed",
+    "a prune finished by the next start",
+    "a prune that failed",
+    "a release marker met again",
 )
 
 MET: Counter[str] = Counter()
@@ -40,21 +51,20 @@ def hit(name: str) -> None:
     MET[name] += 1
 
 
-def of_recovery(run: Run) -> None:
-    """Count what the opening of this run had to do."""
-    segment = f"{run.attempt}/journal/{run.journal.state.run.segment:08d}.jsonl"
-    for line in cast(bytes, run.disk.tree()[segment]).splitlines():
+def of_recovery(disk: SimulatedDisk, attempt: str, segment: int) -> None:
+    """Count what the opening that wrote this segment had to do."""
+    for line in cast(bytes, disk.tree()[f"{attempt}/journal/{segment:08d}.jsonl"]).splitlines():
         for record in orjson.loads(line)["records"]:
             _of_record(record)
-    for operation in run.disk.trace:
+    for operation in disk.trace:
         _of_operation(operation)
 
 
 def _of_record(record: dict[str, object]) -> None:
-    if record["kind"] == "save-sealed":
-        hit("a published save rolled forward")
-    elif record["kind"] == "save-abandoned":
-        hit("an interrupted save abandoned")
+    if (rare := _RECORDS.get(cast(str, record["kind"]))) is not None:
+        hit(rare)
+    elif record["kind"] == "debris-cleared" and record["names"]:
+        hit("debris swept")
     elif record["kind"] == "segment-opened":
         for closed in cast("list[dict[str, int]]", record["closes"]):
             if closed["length"] and closed["left"]:
@@ -63,13 +73,22 @@ def _of_record(record: dict[str, object]) -> None:
                 hit("a half-born segment")
 
 
+_RECORDS = {
+    "save-sealed": "a published save rolled forward",
+    "artifact-sealed": "a published artifact rolled forward",
+    "save-abandoned": "an interrupted save abandoned",
+    "pruned": "a prune finished by the next start",
+}
+"""What an opening records only where a writer before it was interrupted."""
+
+
 def _of_operation(operation: Operation) -> None:
-    if operation.error is not None:
-        return
     name = operation.path.rpartition("/")[2]
-    if operation.verb == "rename" and name.startswith("revoked-"):
+    if operation.error == errno.EEXIST and operation.verb == "link" and name == RELEASED:
+        hit("a release marker met again")
+    elif operation.error is not None:
+        return
+    elif operation.verb == "rename" and name.startswith("revoked-"):
         hit("live staging revoked")
-    elif operation.verb == "unlink" and "/.staging/" in operation.path:
-        hit("debris swept")
     elif operation.verb == "unlink" and name.startswith("latest_checkpoint.txt."):
         hit("an earlier epoch's pointer temporary removed")

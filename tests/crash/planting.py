@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import CodeType, FunctionType
@@ -18,12 +18,16 @@ from typing import Literal, cast
 
 from attrs import frozen
 
+from tests.crash.promises import forget
+
 MODULES = (
     "engines.attempts",
     "engines.checkpoints.local",
+    "engines.checkpoints.tree",
     "engines.formats.writing",
     "engines.logs.segments",
     "engines.perform",
+    "journal.boundaries",
     "journal.driver",
     "journal.facade",
     "journal.opening",
@@ -37,11 +41,14 @@ VERBS = frozenset(
         "sync_dir",
         "publish",
         "rename",
+        "link",
         "unlink",
         "fence",
         "fenced",
         "barrier",
+        "drain",
         "resync",
+        "resync_one",
         "rewrite",
     )
 )
@@ -93,34 +100,43 @@ def mutants() -> tuple[Mutant, ...]:
 
 @contextmanager
 def planted(*mutants: Mutant) -> Iterator[None]:
-    """The product with these mutants in it, each in a function of its own."""
+    """The product with these mutants in it, no two of them at one call."""
     before: list[tuple[FunctionType, CodeType]] = []
+    places = sorted({(mutant.site.module, mutant.site.function) for mutant in mutants})
     try:
-        for mutant in mutants:
-            function = function_at(mutant.site.module, mutant.site.function)
+        for module, name in places:
+            function = function_at(module, name)
             before.append((function, function.__code__))
-            function.__code__ = _bent(mutant, function.__code__)
+            mine = [mutant for mutant in mutants if (mutant.site.module, mutant.site.function) == (module, name)]
+            function.__code__ = _bent(module, name, mine, function.__code__.co_filename)
+        forget()
         yield
     finally:
+        forget()
         for function, code in reversed(before):
             function.__code__ = code
 
 
-def _bent(mutant: Mutant, code: CodeType) -> CodeType:
-    site = mutant.site
-    tree = ast.parse(source_of(site.module))
-    node = dict(functions(tree))[site.function]
-    call = [call for call in _calls(node) if _verb(call) == site.verb][site.nth - 1]
-    if mutant.how == "late":
-        place = _behind(node, call)
-        assert place is not None, mutant
-        block, at = place
-        block[at], block[at + 1] = block[at + 1], block[at]
-    elif mutant.how == "replacing":
-        cast(ast.Attribute, call.func).attr = "rename"
-    else:
-        _Dropping(call).visit(node)
-    return code_of(tree, site.function, code.co_filename)
+def _bent(module: str, function: str, mutants: Sequence[Mutant], filename: str) -> CodeType:
+    tree = ast.parse(source_of(module))
+    node = dict(functions(tree))[function]
+    late_first = sorted(mutants, key=lambda mutant: mutant.how != "late")
+    calls = {mutant: _call(node, mutant.site) for mutant in late_first}
+    for mutant, call in calls.items():
+        if mutant.how == "late":
+            place = _behind(node, call)
+            assert place is not None, mutant
+            block, at = place
+            block[at], block[at + 1] = block[at + 1], block[at]
+        elif mutant.how == "replacing":
+            cast(ast.Attribute, call.func).attr = "rename"
+        else:
+            _Dropping(call).visit(node)
+    return code_of(tree, function, filename)
+
+
+def _call(node: ast.FunctionDef, site: Site) -> ast.Call:
+    return [call for call in _calls(node) if _verb(call) == site.verb][site.nth - 1]
 
 
 def code_of(tree: ast.Module, function: str, filename: str) -> CodeType:
@@ -197,6 +213,8 @@ def function_at(module: str, name: str) -> FunctionType:
         found = inspect.getattr_static(found, part)
     if isinstance(found, classmethod | staticmethod):
         found = found.__func__
+    if isinstance(found, property):
+        found = found.fget
     function = inspect.unwrap(found)  # type: ignore[arg-type]
     assert isinstance(function, FunctionType), f"{module}:{name}"
     return function

@@ -9,8 +9,9 @@ from contextlib import suppress
 import pytest
 
 from milepost.engines.simulated import Fault, SimulatedDisk, fault_at, fault_on
+from milepost.journal import Config
 from milepost.transitions.errors import Corrupt, Unavailable
-from tests.crash import gauntlet, histories
+from tests.crash import gauntlet, histories, policies
 from tests.crash.explore import Explorer, recover
 from tests.crash.promises import keeps, look
 from tests.crash.world import Run, config, promises
@@ -23,7 +24,34 @@ QUICK = (
     gauntlet.damage_is_told_from_a_crash,
     gauntlet.a_stranger_is_left_alone,
     gauntlet.a_cached_pointer_is_not_believed,
+    gauntlet.what_a_failed_sync_lost_is_not_built_on,
+    gauntlet.a_start_that_fails_gives_the_run_back,
     gauntlet.doing_it_twice_is_doing_it_once,
+    policies.an_artifact_stays_apart,
+    policies.an_artifact_keeps_out_who_is_behind_it,
+    policies.an_artifact_is_written_once,
+    policies.a_stranger_among_the_artifacts_is_left_alone,
+    policies.an_artifact_is_a_witness,
+    policies.a_stop_is_covered_by_what_it_asks_for,
+    policies.a_stop_joins_the_save_before_it,
+    policies.a_validation_goes_in_its_order,
+    policies.a_pending_evaluation_comes_before_any_step,
+    policies.what_is_due_beside_a_validation_is_joined,
+    policies.a_stop_with_a_validation_due_is_full_and_pending,
+    policies.retention_takes_what_it_may_and_no_more,
+    policies.retention_does_not_count_what_is_pending,
+    policies.retention_asks_nobody_about_what_is_protected,
+    policies.what_cannot_be_deleted_stops_nobody,
+    policies.artifacts_are_not_counted,
+    policies.what_was_released_is_no_resume_source,
+    policies.every_fault_of_a_validation_is_survived,
+    policies.a_prune_that_fails_is_tried_again,
+    policies.every_crash_behind_a_death_in_an_evaluation_is_survived,
+    policies.every_crash_of_a_validation_is_survived,
+    policies.every_crash_of_a_stop_before_a_validation_is_survived,
+    policies.every_crash_of_artifacts_is_survived,
+    policies.every_crash_of_retention_is_survived,
+    policies.every_crash_of_a_prune_that_a_later_start_finishes_is_survived,
     gauntlet.every_crash_of_a_save_is_survived,
     gauntlet.every_crash_of_an_ending_is_survived,
     gauntlet.every_fault_is_survived,
@@ -55,7 +83,7 @@ def test_a_first_start_survives_a_crash_and_another_in_its_recovery() -> None:
 def test_a_first_start_survives_three_crashes_in_a_row() -> None:
     disk = SimulatedDisk()
     opening(disk)
-    Explorer(renames=("separate",), goes_on=False).every_crash(disk, depth=2)
+    Explorer(renames=("separate",), losses=("torn",), goes_on=False).every_crash(disk, depth=2)
 
 
 @pytest.mark.slow
@@ -64,7 +92,8 @@ def test_a_save_survives_a_crash_and_another_in_its_recovery(renames: str) -> No
     disk = SimulatedDisk()
     histories.one_save(disk)
     begun = next(i for i, operation in enumerate(disk.trace) if operation.verb == "publish")
-    Explorer(renames=(renames,), goes_on=False).every_crash(disk, depth=1, start=begun - 6)  # type: ignore[arg-type]
+    explorer = Explorer(renames=(renames,), losses=(), goes_on=False)  # type: ignore[arg-type]
+    explorer.every_crash(disk, depth=1, start=begun - 6)
 
 
 @pytest.mark.slow
@@ -72,12 +101,38 @@ def test_a_save_survives_a_crash_and_another_in_its_recovery(renames: str) -> No
 def test_a_longer_history_survives_every_crash(program: Callable[[SimulatedDisk], None]) -> None:
     disk = SimulatedDisk()
     program(disk)
-    Explorer(renames=("atomic",), goes_on=False).every_crash(disk)
+    Explorer(renames=("atomic",), losses=(), goes_on=False).every_crash(disk)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knobs", [histories.RELEASES, histories.REMOVES], ids=["a release", "a removal"])
+def test_a_prune_survives_a_crash_and_another_in_its_recovery(knobs: Config) -> None:
+    disk = SimulatedDisk()
+    histories.killed_inside_a_prune(disk, knobs, "unlink")
+    Explorer(renames=("separate",), losses=(), goes_on=False).every_crash(disk, depth=1, start=len(disk.trace))
+
+
+@pytest.mark.slow
+def test_a_publication_survives_a_crash_and_another_in_its_recovery() -> None:
+    disk = SimulatedDisk()
+    run = Run(disk, "a", config=histories.VALIDATES)
+    run.train(validate=True)
+    begun = max(i for i, one in enumerate(disk.trace) if one.verb == "link") - 4
+    Explorer(renames=("separate",), losses=(), goes_on=False).every_crash(disk, depth=1, start=begun)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize(
-    "program", [histories.one_save, histories.a_killed_save], ids=lambda program: program.__name__
+    "program",
+    [
+        histories.one_save,
+        histories.a_killed_save,
+        histories.a_validation_that_dies,
+        histories.a_union,
+        histories.releases,
+        histories.removes,
+    ],
+    ids=lambda program: program.__name__,
 )
 def test_every_crash_survives_two_more_in_its_recovery(program: Callable[[SimulatedDisk], None]) -> None:
     disk = SimulatedDisk()

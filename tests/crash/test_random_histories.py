@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -17,15 +19,42 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from milepost.engines.simulated import Fault, Killed, SimulatedDisk
 from milepost.transitions.emergency import EmergencyStage
 from milepost.transitions.errors import Busy, MilepostError, NotResumable, Refused, Unavailable
+from milepost.transitions.machine import obligations
 from milepost.transitions.updates import UpdateStage
+from milepost.transitions.values import FULL, union
 from tests.crash import marks
-from tests.crash.explore import Explorer, nothing_goes_back
-from tests.crash.histories import but_one
-from tests.crash.promises import keeps, look, need
-from tests.crash.world import ROOT, Promises, Run, Saved, config, promises
+from tests.crash.explore import Explorer
+from tests.crash.histories import STATE, WEIGHTS, but_one
+from tests.crash.promises import keeps, look
+from tests.crash.published import need
+from tests.crash.traces import nothing_goes_back
+from tests.crash.world import ROOT, BrokenEvaluation, Made, Promises, Run, Saved, config, promises
 
 CODES = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 PICK = st.integers(min_value=0, max_value=10_000)
+
+BOTH = union(WEIGHTS, STATE)
+KNOBS: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"save_every": 1, "keep_optim": 1},
+    {"save_every": 2, "keep_model": 1},
+    {"save_every": 1, "keep_optim": 1, "keep_model": 2, "validate_every": 2},
+    {"save_every": 2, "validate_every": 1, "validation": FULL, "keep_optim": 1},
+    {"validate_every": 1, "validation": FULL, "keep_model": 1},
+    {"save_every": 2, "plan": WEIGHTS, "validate_every": 1, "validation": BOTH},
+    {"save_every": 1, "plan": WEIGHTS, "validate_every": 2, "validation": FULL, "keep_optim": 1},
+    {"save_every": 1, "plan": BOTH, "emergency": "run", "keep_model": 1},
+    {"validate_every": 2, "validation": WEIGHTS},
+)
+"""What a life may be configured with: each kind of save, of validation and of retention, and mixtures of them."""
+
+
+def _behind_an_artifact(disk: SimulatedDisk) -> bool:
+    """Whether the newest attempt has an artifact that is newer than each checkpoint of it."""
+    seen = look(disk)
+    saving = seen[max(seen)].state.saving
+    step = saving.newest.step if saving.newest is not None else -1
+    return saving.newest_artifact is not None and saving.newest_artifact.step > step
 
 
 class Histories(RuleBasedStateMachine):
@@ -43,27 +72,62 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.run is None)
     @rule(
-        in_background=st.booleans(), every=st.integers(0, 2), resume=st.sampled_from(["auto", "auto", "off", "path"])
+        in_background=st.booleans(),
+        knobs=st.sampled_from(KNOBS),
+        resume=st.sampled_from(["auto", "auto", "off", "path"]),
     )
-    def start(self, in_background: bool, every: int, resume: str) -> None:
+    def start(self, in_background: bool, knobs: Mapping[str, Any], resume: str) -> None:
         if self.faulty:
             self.disk.drop_caches()  # what a sync lost reads well until then, and no later sync brings it back
         self.lives += 1
         asked = self._newest_path() if resume == "path" else resume
-        knobs = config(save_async=in_background, save_every=every, resume=asked)
         try:
-            self.run = Run(self.disk, f"life-{self.lives}", config=knobs)
-        except NotResumable:
-            need(resume == "path", "INV-17", "a start without a path was refused")
+            self.run = Run(
+                self.disk, f"life-{self.lives}", config=config(save_async=in_background, resume=asked, **knobs)
+            )
+        except NotResumable as refusal:
+            need(resume != "off", "INV-17", "a fresh start was refused")
+            need(resume == "path" or _behind_an_artifact(self.disk), "INV-17", f"a start was refused: {refusal}")
         except Unavailable:
             need(self.faulty, "INV-14", "a start failed, and nothing went wrong")
             self._lost()
         self._look()
 
     @precondition(lambda self: self._may_train())
-    @rule(count=st.integers(1, 2), skip=st.booleans(), pick=PICK)
-    def train(self, count: int, skip: bool, pick: int) -> None:
-        self._do(lambda run: run.train(count, skip=skip), pick)
+    @rule(count=st.integers(1, 2), skip=st.booleans(), validate=st.booleans(), pick=PICK)
+    def train(self, count: int, skip: bool, validate: bool, pick: int) -> None:
+        validate = validate or self._waits()
+        self._do(lambda run: run.train(count, skip=skip, validate=validate), pick)
+
+    @precondition(lambda self: self._may_train())
+    @rule(kill=st.booleans(), goes_on=st.booleans(), pick=PICK)
+    def train_into_a_broken_evaluation(self, kill: bool, goes_on: bool, pick: int) -> None:
+        """It raises, and the trainer gives up or goes on; or the process is killed inside it."""
+        run = self._running()
+
+        def broken(_step: int) -> None:
+            if kill:
+                run.process.kill()
+            raise BrokenEvaluation
+
+        def action(run: Run) -> None:
+            run.meanwhile = broken
+            with suppress(BrokenEvaluation):
+                run.train(validate=True)
+            run.meanwhile = lambda _step: None
+            run.process.check_alive()
+            run.finish()
+
+        self._do(action, pick)
+        if self.run is not None and not goes_on:
+            self.close(pick)
+
+    @precondition(lambda self: self._may_train())
+    @rule(validate=st.booleans(), pick=PICK)
+    def stop(self, validate: bool, pick: int) -> None:
+        """Told to stop inside a step."""
+        validate = validate or self._waits()
+        self._do(lambda run: run.train(validate=validate, stop=True), pick)
 
     @precondition(lambda self: self._may_train())
     @rule(pick=PICK)
@@ -83,7 +147,8 @@ class Histories(RuleBasedStateMachine):
         try:
             run.journal.save(step)
         except Refused:
-            need(step not in run.journal.state.saving.sealed, "INV-16", f"step {step} is published and was refused")
+            held = run.journal.state.saving.holds(step, run.journal.config.checkpoint_components)
+            need(held is None, "INV-16", f"step {step} is published and was refused")
         need(len(self.disk.trace) == before, "INV-16", f"saving step {step} again touched the disk")
 
     @precondition(lambda self: self.run is not None)
@@ -92,11 +157,11 @@ class Histories(RuleBasedStateMachine):
         self._do(Run.tick, pick)
 
     @precondition(lambda self: self._may_train())
-    @rule(pick=PICK)
-    def terminate(self, pick: int) -> None:
-        self._do(Run.terminate, pick)
+    @rule(validate=st.booleans(), pick=PICK)
+    def terminate(self, validate: bool, pick: int) -> None:
+        self._do(lambda run: run.terminate(validate=validate), pick)
 
-    @precondition(lambda self: self._may_train())
+    @precondition(lambda self: self._may_train() and not self._waits())
     @rule()
     def leave_inside_a_step(self) -> None:
         self._do(Run.leave_inside_a_step, 0)
@@ -118,6 +183,8 @@ class Histories(RuleBasedStateMachine):
             second = Run(self.disk, f"life-{self.lives}", config=config())
         except Busy:
             marks.hit("a live run found busy")
+        except NotResumable:
+            need(_behind_an_artifact(self.disk), "INV-10", "a second start was refused otherwise")
         except Unavailable:
             need(self.faulty, "INV-10", "a second start failed otherwise")
         else:
@@ -162,10 +229,11 @@ class Histories(RuleBasedStateMachine):
             need(expected, "promises", f"a disk that fails is Unavailable, not {failure!r}")
             self._lost()
         else:
+            told = [promise.save for promise in promises(self.disk) if isinstance(promise, Saved | Made)]
             saving = run.journal.state.saving
-            if not run.slot.busy and saving.newest is not None and saving.newest.epoch == run.epoch:
-                told = [p.save for p in promises(self.disk) if isinstance(p, Saved)]
-                need(saving.newest in told, "promises", f"{saving.newest} was never acknowledged")
+            for newest in (saving.newest, saving.newest_artifact):
+                mine = newest is not None and newest.epoch == run.epoch and not run.slot.busy
+                need(not mine or newest in told, "promises", f"{newest} was never acknowledged")
         self._look(pick)
 
     def _lost(self) -> None:
@@ -192,6 +260,10 @@ class Histories(RuleBasedStateMachine):
             return False
         state = self.run.journal.state
         return state.updates.stage is not UpdateStage.ACCUMULATING and state.emergency.stage is EmergencyStage.CALM
+
+    def _waits(self) -> bool:
+        """Whether nothing can be trained without an evaluation first."""
+        return bool(obligations(self._running().journal.state))
 
     def _newest_path(self) -> str:
         saved = [promise for promise in (*self.told, *promises(self.disk)) if isinstance(promise, Saved)]

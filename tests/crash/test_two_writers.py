@@ -5,15 +5,16 @@ Each schedule failed an earlier wording of the order of operations (`spec/durabi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 
 from milepost.engines.simulated import SimulatedDisk
 from milepost.transitions.errors import Fenced
-from tests.crash import gauntlet
+from tests.crash import duels
+from tests.crash.duels import settle
 from tests.crash.explore import Explorer, recover
-from tests.crash.gauntlet import settle
 from tests.crash.promises import keeps, look
 from tests.crash.world import HOME, Run, Saved, config, promises
 from tests.crash.writers import Point, Program, Stage, When, idles, saves_once, saves_twice, stage
@@ -31,16 +32,16 @@ def second(verb: str, setting: Stage) -> When:
 
 def test_an_overtaken_sweep_spares_its_successor() -> None:
     """Schedule 4: the older writer sweeps while the newer one has a save in its staging."""
-    gauntlet.an_overtaken_sweep_spares_its_successor()
+    duels.an_overtaken_sweep_spares_its_successor()
 
 
 def test_two_sweeps_of_one_debris_agree() -> None:
-    gauntlet.two_sweeps_of_one_debris_agree()
+    duels.two_sweeps_of_one_debris_agree()
 
 
 def test_what_is_found_published_is_made_durable_first() -> None:
     """Schedule 2 the other way round: the older one never gets to its sync."""
-    gauntlet.what_is_found_published_is_made_durable_first()
+    duels.what_is_found_published_is_made_durable_first()
 
 
 @pytest.mark.parametrize("program", [idles, saves_once])
@@ -75,11 +76,11 @@ def test_what_the_older_published_and_did_not_sync_is_sealed_by_the_newer_and_st
 
 def test_what_is_read_is_made_durable_afterwards() -> None:
     """Schedule 3, where the older one never gets to its sync."""
-    gauntlet.what_is_read_is_made_durable_afterwards()
+    duels.what_is_read_is_made_durable_afterwards()
 
 
 def test_two_first_starts_agree() -> None:
-    gauntlet.two_first_starts_agree()
+    duels.two_first_starts_agree()
 
 
 @pytest.mark.parametrize("pause", ["open", "read_into", "sync_file"])
@@ -149,14 +150,32 @@ def test_of_two_unsynced_lines_the_second_may_survive_alone() -> None:
     assert alone, "no image has the second line without the first"
 
 
+def test_an_overtaken_sweep_spares_its_successors_notes() -> None:
+    duels.an_overtaken_sweep_spares_its_successors_notes()
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        duels.a_writer_that_sleeps_in_a_validation_is_overtaken,
+        duels.a_writer_that_sleeps_in_a_prune_is_overtaken,
+        duels.a_writer_that_sleeps_over_an_artifact_is_overtaken,
+        duels.a_newcomer_is_not_deceived_by_a_prune,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_two_writers_of_what_is_pending_pruned_or_partial(check: Callable[[], None]) -> None:
+    check()
+
+
 @pytest.mark.slow
 def test_a_newcomer_is_never_deceived() -> None:
-    gauntlet.a_newcomer_is_never_deceived()
+    duels.a_newcomer_is_never_deceived()
 
 
 @pytest.mark.slow
 def test_two_writers_never_lie() -> None:
-    gauntlet.two_writers_never_lie()
+    duels.two_writers_never_lie()
 
 
 @pytest.mark.fuzz

@@ -15,15 +15,19 @@ from attrs import frozen
 
 from milepost.engines.disks import Disk, Lock
 from milepost.engines.simulated import Killed, Process, SimulatedDisk
-from milepost.transitions.errors import Fenced, Unavailable
+from milepost.journal import Config
+from milepost.transitions.errors import Fenced, NotResumable, Unavailable
 from tests.crash import marks
-from tests.crash.explore import nothing_goes_back
-from tests.crash.promises import Violation, keeps, look
+from tests.crash.promises import keeps, look
+from tests.crash.published import Violation
+from tests.crash.traces import nothing_goes_back
 from tests.crash.world import Run, View, config, promises
 
 Program = Callable[[Run], object]
 
 PATIENCE_S = 60.0
+
+_PLAIN = config(save_async=False)
 
 
 class _NoLock:
@@ -64,7 +68,13 @@ class Point:
     def shared(self) -> bool:
         """Whether another writer of the run may care: the log, the staging, what is published, the pointer."""
         payload = self.name.endswith(".pt")
-        return not payload and ("/checkpoints" in self.path or self.path.endswith((".jsonl", "/journal")))
+        shared = "/checkpoints" in self.path or "/checkpoint_artifacts" in self.path
+        return not payload and (shared or self.path.endswith((".jsonl", "/journal")))
+
+    @property
+    def acts(self) -> bool:
+        """Whether it is shared, and more than a look whether something is there."""
+        return self.shared and self.verb != "stat"
 
 
 When = Callable[[Point], bool]
@@ -73,8 +83,9 @@ When = Callable[[Point], bool]
 class Writer:
     """A process with a program, in a thread that moves only while `go` is being called."""
 
-    def __init__(self, stage: Stage, name: str, program: Program, *, view: View) -> None:
+    def __init__(self, stage: Stage, name: str, program: Program, *, knobs: Config, view: View) -> None:
         self.name = name
+        self._knobs = knobs
         self.failure: BaseException | None = None
         self.ended = False
         self.at: Point | None = None
@@ -96,6 +107,11 @@ class Writer:
         assert self._has_stopped.acquire(timeout=PATIENCE_S), f"writer {self.name} neither pauses nor ends"
         return not self.ended
 
+    def leave(self) -> None:
+        """Move to the end."""
+        self.go()
+        self._thread.join()
+
     def before(self, verb: str, path: str) -> None:
         """Called by the writer's own thread in front of each of its operations."""
         point = Point(number=self._done, verb=verb, path=path)
@@ -109,7 +125,7 @@ class Writer:
     def _live(self) -> None:
         self._may_move.acquire()
         try:
-            run = Run(self._stage.disk, self.name, config=config(save_async=False), view=self._view)
+            run = Run(self._stage.disk, self.name, config=self._knobs, view=self._view)
             self._program(run)
         except BaseException as failure:  # noqa: BLE001 - whoever directs the stage judges it
             self.failure = failure
@@ -125,9 +141,9 @@ class Stage:
         self.disk = disk
         self.writers: list[Writer] = []
 
-    def enter(self, name: str, program: Program, *, view: View = without_locks) -> Writer:
+    def enter(self, name: str, program: Program, *, knobs: Config = _PLAIN, view: View = without_locks) -> Writer:
         """A writer that has not moved yet."""
-        writer = Writer(self, name, program, view=view)
+        writer = Writer(self, name, program, knobs=knobs, view=view)
         self.writers.append(writer)
         return writer
 
@@ -147,7 +163,7 @@ def stage(disk: SimulatedDisk | None = None) -> Iterator[Stage]:
     finally:
         setting.disk.hardware.before = _stop
         for writer in setting.writers:
-            writer.go()
+            writer.leave()
         setting.disk.hardware.before = None
 
 
@@ -161,6 +177,8 @@ def judge(setting: Stage, *, newest: Writer) -> None:
         failure = writer.failure
         if failure is None or isinstance(failure, Killed):
             continue
+        if writer is newest and isinstance(failure, NotResumable):
+            continue  # kept out by an artifact, or a recovery from here would say otherwise
         if writer is newest:
             raise Violation(f"INV-10: the newest writer failed: {failure!r}") from failure
         if not isinstance(failure, Fenced | Unavailable):
@@ -186,3 +204,13 @@ def saves_twice(run: Run) -> None:
     """Two steps, a save of each."""
     saves_once(run)
     saves_once(run)
+
+
+def validates(run: Run) -> None:
+    """What is pending, then one step with its validation."""
+    run.train(validate=True)
+
+
+def settles(run: Run) -> None:
+    """What is pending, and no more."""
+    run.settle()
