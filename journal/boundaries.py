@@ -60,11 +60,7 @@ class Boundaries:
         return self._driver.state
 
     def at(self, step: int, *, validate: Validate | None, final: bool) -> Verdict:
-        """What is due after `step`: an emergency save and the order to stop, or saves and validation in their order.
-
-        `final` says that no step follows: then a validation is due by `validation.at_end`, and the normal-final save
-        is made with it. The order of saves and evaluation is that of `milepost.transitions.planning`.
-        """
+        """See `Journal.boundary`."""
         due = validate is not None and self._validation_due(step, final)
         if self.told_to_stop(step):
             return self._stop(step, validating=due)
@@ -84,10 +80,7 @@ class Boundaries:
         return Verdict(step=step, saved=bool(work.plan), validated=due, stop=False, reason="")
 
     def settle(self, validate: Validate | None) -> None:
-        """Evaluate what the resumed checkpoint waits for, before anything is trained.
-
-        `Refused` without `validate` where there is something to evaluate.
-        """
+        """See `Journal.settle_validation`."""
         for pending in obligations(self._state):
             if validate is None:
                 raise Refused(

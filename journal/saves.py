@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from attrs import evolve
+
 from milepost.engines.formats import Proven, Stager, stream
 from milepost.engines.perform import Held
 from milepost.engines.slots import Slot
@@ -20,9 +22,9 @@ from milepost.journal.opening import Opened
 from milepost.journal.progress import Progress
 from milepost.transitions.errors import Unavailable
 from milepost.transitions.machine import State
-from milepost.transitions.retention import ApplyRetention
+from milepost.transitions.retention import ApplyRetention, kept
 from milepost.transitions.saving import OpenSave, SaveOpened
-from milepost.transitions.values import FULL, Mode, Plan, Reason, SaveId, iteration_name
+from milepost.transitions.values import FULL, Mode, Plan, Reason, SaveId
 
 KeepFn = Callable[[Sequence[str]], Collection[str]]
 """Given the directories of the checkpoints that are there, oldest first: those that keep their optimizer state."""
@@ -63,9 +65,7 @@ class Saves:
         self._driver.check(asked)
         held, mode, why = self._snapshot(plan, background)
         try:
-            opened = self._driver.submit(
-                OpenSave(step=step, plan=plan, reason=reason, mode=mode, why=why, pending=pending)
-            )
+            opened = self._driver.submit(evolve(asked, mode=mode, why=why))
         except BaseException:
             held.release()
             raise
@@ -153,8 +153,7 @@ class Saves:
 
     def _chosen(self) -> tuple[str, ...]:
         assert self._keep_fn is not None
-        removed = self._state.retention.removed
-        names = [iteration_name(step) for step in sorted(self._state.saving.sealed) if step not in removed]
+        names = [save.id.directory for save in kept(self._state.retention, saving=self._state.saving)]
         return tuple(sorted(set(self._keep_fn(names))))
 
     def _given_up(self, save: SaveId) -> Unavailable:

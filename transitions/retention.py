@@ -246,14 +246,18 @@ class Judgement:
     why: str
 
 
+def kept(retention: Retention, *, saving: Saving) -> tuple[Save, ...]:
+    """The checkpoints that are not removed, by step; of some the optimizer may be released."""
+    return tuple(save for step, save in sorted(saving.sealed.items()) if step not in retention.removed)
+
+
 def judge(
     retention: Retention, policy: ApplyRetention, *, saving: Saving, validation: Validation, run: Run
 ) -> tuple[Judgement, ...]:
     """Each part of each checkpoint that is there, newest first: whether it stays, and why."""
-    there = [save for _, save in sorted(saving.sealed.items(), reverse=True) if save.id.step not in retention.removed]
     resumed = run.resumed.save if run.resumed is not None else None
     judged, rank = [], 0
-    for save in there:
+    for save in reversed(kept(retention, saving=saving)):
         rank += save.id != validation.pending
         for part in (Part.CHECKPOINT, Part.OPTIMIZER):
             if part is Part.OPTIMIZER and (save.id.step in retention.released or not _files(save, part)):

@@ -224,9 +224,14 @@ class Save:
     manifest: FileDigest | None = None
 
     @property
+    def files(self) -> tuple[FileDigest, ...]:
+        """The payload, component by component."""
+        return tuple(file for part in self.components for file in part.files)
+
+    @property
     def size(self) -> int:
         """Bytes of payload."""
-        return sum(file.size for part in self.components for file in part.files)
+        return sum(file.size for file in self.files)
 
 
 @frozen(kw_only=True)
@@ -409,8 +414,7 @@ def report_given_up(saving: Saving, command: ReportGivenUp) -> tuple[SaveAbandon
 
 def report_found(saving: Saving, command: ReportFound) -> tuple[SaveSealed | ArtifactSealed, ...]:
     save = _reported(saving, command.save, SaveStage.UNSETTLED)
-    known = {file for part in save.components for file in part.files}
-    if not _complete(save) or known != set(command.files):
+    if not _complete(save) or set(save.files) != set(command.files):
         raise Refused(
             f"{save.id.directory} carries the id of save {save.id} but lists other files than the journal recorded "
             "before it was published; run `milepost verify`"

@@ -327,9 +327,10 @@ class LocalCheckpoints:
 
     def witnesses(self) -> tuple[tuple[str, Witness], ...]:
         folder = self._artifacts.rpartition("/")[2]
-        seen = [(one.name, one.found) for one in self.published()]
-        seen += [(f"{folder}/{one.name}", one.found) for one in self.artifacts()]
-        return tuple((name, found.manifest.witness) for name, found in seen if found is not None)
+        with self._unavailable("looking at what is published"):
+            seen = [*self._full.manifests()]
+            seen += [(f"{folder}/{name}", manifest) for name, manifest in self._partial.manifests()]
+        return tuple((name, manifest.witness) for name, manifest in seen)
 
     def resync(self) -> None:
         with self._unavailable("syncing what recovery rests on"):

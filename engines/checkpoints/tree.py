@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from attrs import frozen
@@ -55,11 +55,19 @@ class Tree:
             return f"its manifest is {seen.found.file.digest}, the journal recorded {save.manifest}"
         return ""
 
+    def manifests(self) -> Iterator[tuple[str, Manifest]]:
+        """Every name whose manifest can be read, with it; nothing else of it is looked at."""
+        for name in self._names():
+            found = None
+            with suppress(Corrupt, OSError):
+                found = self._read(name)
+            if found is not None:
+                yield name, found.manifest
+
     def resync(self) -> None:
         """Make durable what is published here, and the names."""
-        for seen in self.published():
-            if seen.found is not None:
-                self.resync_one(seen.name, seen.found.manifest)
+        for name, manifest in tuple(self.manifests()):
+            self.resync_one(name, manifest)
         self.sync()
 
     def sync(self) -> None:

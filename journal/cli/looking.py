@@ -23,6 +23,7 @@ from milepost.journal.forensics.timeline import Located, entry_at, state_at
 from milepost.journal.log.codec import CODEC
 from milepost.transitions.errors import Refused
 from milepost.transitions.machine import State
+from milepost.transitions.retention import kept
 from milepost.transitions.saving import Save
 from milepost.transitions.values import Component, parse_iteration
 
@@ -230,9 +231,7 @@ def state(run: str, point: str, *, as_json: bool) -> None:
             part = section
             click.secho(f"\n{part}", bold=True)
         click.echo(f"  {name}: {value}")
-    _print_saves(
-        "checkpoints", [save for step, save in then.saving.sealed.items() if step not in then.retention.removed]
-    )
+    _print_saves("checkpoints", list(kept(then.retention, saving=then.saving)))
     _print_saves("artifacts", list(then.saving.artifacts.values()))
 
 

@@ -26,7 +26,7 @@ from milepost.journal.forensics.listing import (
     witnesses_of,
 )
 from milepost.journal.forensics.reading import Kind, Place
-from milepost.journal.forensics.timeline import Epoch, Event, chronicle
+from milepost.journal.forensics.timeline import Chronicle, Epoch, Event, chronicle
 from milepost.transitions.errors import Corrupt, NotResumable, Refused
 from milepost.transitions.machine import Command, Effect, State, decide, due, evolve
 from milepost.transitions.pointing import AdvancePointer, ReportPointed
@@ -82,6 +82,11 @@ class WhyOne:
 
 def why(place: Place) -> Why:
     """What a start with resume=auto would do now. A journal that it would refuse is raised as it would be."""
+    return _told(place)[1]
+
+
+def _told(place: Place) -> tuple[Chronicle, Why]:
+    """What the journal tells, read once, and what a start would make of it."""
     checkpoints, there = checkpoints_at(place), names_at(place, Kind.CHECKPOINT)
     witnesses = witnesses_of(place, checkpoints)
     story = chronicle(place.log, witnesses=witnesses)
@@ -107,7 +112,7 @@ def why(place: Place) -> Why:
     if writer is not None:
         start, code = Start.BUSY, 0
         reason = f"process {writer} holds the run; once it has ended: {reason}"
-    return Why(
+    return story, Why(
         run=place.where,
         start=start,
         taken=taken.name if taken is not None else None,
@@ -133,8 +138,7 @@ def _evaluation(state: State, taken: Candidate) -> tuple[str | None, tuple[str, 
 
 def why_one(place: Place, name: str) -> WhyOne:
     """The same for one checkpoint; `Refused` where nothing is known of it."""
-    whole = why(place)
-    story = chronicle(place.log)
+    story, whole = _told(place)
     events = events_of(story, name)
     passed = next((one for one in whole.passed_over if one.name == name), None)
     artifact = any(save.id.directory == name for save in story.state.saving.artifacts.values())

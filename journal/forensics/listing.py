@@ -30,10 +30,10 @@ from milepost.journal.forensics.timeline import Chronicle, Event, chronicle
 from milepost.transitions.errors import Corrupt, Refused
 from milepost.transitions.machine import State
 from milepost.transitions.resuming import Candidate, Standing
-from milepost.transitions.retention import Part
+from milepost.transitions.retention import Part, kept
 from milepost.transitions.saving import Save, SaveStage
 from milepost.transitions.validation import Generation, ValidationStage
-from milepost.transitions.values import FULL, Component, FileDigest, SaveId, Witness, parse_iteration
+from milepost.transitions.values import Component, FileDigest, SaveId, Witness, parse_iteration
 
 
 class Stage(Enum):
@@ -112,8 +112,7 @@ def candidates_at(place: Place, state: State, *, there: frozenset[str]) -> tuple
                 save=save.id,
                 detail="checkpoints/ is gone",
             )
-            for step, save in sorted(state.saving.sealed.items())
-            if step not in state.retention.removed
+            for save in kept(state.retention, saving=state.saving)
         )
     found = candidates_of(state, checkpoints_at(place))
     return tuple(one for one in found if one.save is not None or one.name in there)
@@ -133,6 +132,11 @@ def pointer_of(place: Place) -> str | None:
 
 def listing(place: Place) -> Listing:
     """Everything of both trees, by step: sealed, under way, or lying there without a record."""
+    return _told(place)[1]
+
+
+def _told(place: Place) -> tuple[Chronicle, Listing]:
+    """What the journal tells, read once, and what it makes of both trees."""
     there = {kind: names_at(place, kind) for kind in Kind}
     story = chronicle(place.log)
     pointer = pointer_of(place)
@@ -142,13 +146,13 @@ def listing(place: Place) -> Listing:
         *(_under_way(save, story) for save in story.state.saving.open),
     ]
     rows.sort(key=lambda one: (one.step, one.kind.value))
-    return Listing(run=place.where, pointer=pointer, checkpoints=tuple(rows))
+    return story, Listing(run=place.where, pointer=pointer, checkpoints=tuple(rows))
 
 
 def _checkpoints(place: Place, story: Chronicle, *, there: frozenset[str], pointer: str | None) -> Iterator[Listed]:
     state = story.state
     for candidate in candidates_at(place, state, there=there):
-        if _is_open(candidate.name, Kind.CHECKPOINT, state):
+        if is_open(candidate.name, Kind.CHECKPOINT, state):
             continue
         latest = candidate.name == pointer
         if candidate.save is None:
@@ -179,7 +183,7 @@ def _artifacts(place: Place, story: Chronicle, *, there: frozenset[str]) -> Iter
             problem = checkpoints.examine(save, lost=None) if name in seen else "the directory is gone"
             stage = Stage.DAMAGED if problem else Stage.ARTIFACT
             yield _sealed(save, story, kind=Kind.ARTIFACT, stage=stage, detail=problem)
-        elif name in there and not _is_open(name, Kind.ARTIFACT, state):
+        elif name in there and not is_open(name, Kind.ARTIFACT, state):
             detail = seen[name].problem or "the journal has no record of it"
             yield _unrecorded(name, Kind.ARTIFACT, detail=detail)
 
@@ -245,7 +249,7 @@ def _unrecorded(name: str, kind: Kind, *, detail: str, latest: bool = False) -> 
 def _under_way(save: Save, story: Chronicle) -> Listed:
     return Listed(
         name=save.id.directory,
-        kind=_kind_of(save),
+        kind=Kind.of(save.plan),
         step=save.id.step,
         save=str(save.id),
         stage=Stage.OPEN if save.stage is SaveStage.WRITING else Stage.UNSETTLED,
@@ -259,12 +263,9 @@ def _under_way(save: Save, story: Chronicle) -> Listed:
     )
 
 
-def _kind_of(save: Save) -> Kind:
-    return Kind.CHECKPOINT if save.plan == FULL else Kind.ARTIFACT
-
-
-def _is_open(name: str, kind: Kind, state: State) -> bool:
-    return any((save.id.directory, _kind_of(save)) == (name, kind) for save in state.saving.open)
+def is_open(name: str, kind: Kind, state: State) -> bool:
+    """Whether a save is under way that would be published under this name, in the tree of this kind."""
+    return any((save.id.directory, Kind.of(save.plan)) == (name, kind) for save in state.saving.open)
 
 
 # --- one, whole ---------------------------------------------------------------------------------------
@@ -297,8 +298,8 @@ def shown(place: Place, name: str) -> tuple[Shown, ...]:
 
     `Refused` where neither tree and no record knows it.
     """
-    story = chronicle(place.log)
-    rows = [one for one in listing(place).checkpoints if one.name == name and place.means(one.kind, name)]
+    story, listed = _told(place)
+    rows = [one for one in listed.checkpoints if one.name == name and place.means(one.kind, name)]
     events = events_of(story, name)
     if not rows:
         raise unknown(place, name, events)

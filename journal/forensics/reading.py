@@ -26,7 +26,7 @@ from milepost.engines.disks.local import LocalDisk
 from milepost.engines.logs import Log
 from milepost.engines.logs.segments import SegmentLog
 from milepost.transitions.errors import Refused
-from milepost.transitions.values import parse_iteration
+from milepost.transitions.values import FULL, Plan, parse_iteration
 
 
 class Kind(Enum):
@@ -34,6 +34,11 @@ class Kind(Enum):
 
     CHECKPOINT = "checkpoint"
     ARTIFACT = "artifact"
+
+    @classmethod
+    def of(cls, plan: Plan) -> Kind:
+        """What a save of this plan is published as."""
+        return cls.CHECKPOINT if plan == FULL else cls.ARTIFACT
 
 
 TREES: Mapping[Kind, str] = {Kind.CHECKPOINT: "checkpoints", Kind.ARTIFACT: "checkpoint_artifacts"}

@@ -17,6 +17,7 @@ from attrs import field, frozen
 
 from milepost.journal.forensics import findings as rows
 from milepost.journal.forensics.findings import Finding, Row, finding
+from milepost.journal.forensics.listing import is_open
 from milepost.journal.forensics.marks import Promised
 from milepost.journal.forensics.reading import Kind, Place
 from milepost.journal.forensics.wholeness import Pending, examine
@@ -59,7 +60,7 @@ def examine_trees(
                 there = name in listed
                 trees.found.extend(_retained(place, state, save, there=there, writer=writer))
                 promised = _promised(state, save, there=there, reached=reached, live=writer is not None)
-            elif state is not None and writer is None and not _is_open(state, name, kind):
+            elif state is not None and writer is None and not is_open(name, kind, state):
                 trees.found.append(_unrecorded(place, kind, name))
             if promised is not None:
                 trees.counts[kind] += 1
@@ -125,11 +126,6 @@ def _row_of(prune: Prune, writer: int | None) -> Row:
 
 def _open_prune(state: State, save: SaveId) -> Prune | None:
     return next((prune for prune in state.retention.open if prune.save == save), None)
-
-
-def _is_open(state: State, name: str, kind: Kind) -> bool:
-    opened = ((save.id.directory, save.plan == FULL) for save in state.saving.open)
-    return (name, kind is Kind.CHECKPOINT) in opened
 
 
 def _unrecorded(place: Place, kind: Kind, name: str) -> Finding:

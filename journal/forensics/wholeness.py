@@ -79,7 +79,7 @@ def examine(disk: Disk, path: str, promised: Promised) -> tuple[list[Finding], l
         found.append(finding(rows.MANIFEST_FOREIGN, where, expected=expected, found=f"that of save {manifest.save}"))
     files: tuple[FileDigest, ...] = manifest.files if manifest is not None else ()
     if save is not None:
-        files = tuple(file for part in save.components for file in part.files)
+        files = save.files
     owner = save.id if save is not None else manifest.save if manifest is not None else None
     known = {MANIFEST if promised.kind is Kind.CHECKPOINT else ARTIFACT}
     optional: tuple[str, ...] = ()

@@ -368,7 +368,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "what was read of the artifacts is no witness",
         f"{LOCAL}.witnesses",
-        (("for one in self.artifacts()", "for one in ()"),),
+        (("in self._partial.manifests()", "in ()"),),
         by=policies.an_artifact_is_a_witness,
     ),
     # --- which save, and when
@@ -523,7 +523,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "retention counts artifacts",
-        f"{RETENTION}:judge",
+        f"{RETENTION}:kept",
         (("saving.sealed.items()", "{**dict(saving.artifacts.items()), **dict(saving.sealed.items())}.items()"),),
     ),
     Bug(

@@ -11,51 +11,18 @@ import pytest
 from milepost.engines.simulated import Fault, SimulatedDisk, fault_at, fault_on
 from milepost.journal import Config
 from milepost.transitions.errors import Corrupt, Unavailable
-from tests.crash import gauntlet, histories, policies
+from tests.crash import duels, gauntlet, histories
 from tests.crash.explore import Explorer, recover
 from tests.crash.promises import keeps, look
 from tests.crash.world import Run, config, promises
 from tests.crash.writers import saves_once
 
-QUICK = (
-    gauntlet.a_clean_run_is_promised_everything,
-    gauntlet.nothing_is_saved_inside_a_step,
-    gauntlet.a_live_run_is_busy,
-    gauntlet.damage_is_told_from_a_crash,
-    gauntlet.a_stranger_is_left_alone,
-    gauntlet.a_cached_pointer_is_not_believed,
-    gauntlet.what_a_failed_sync_lost_is_not_built_on,
-    gauntlet.a_start_that_fails_gives_the_run_back,
-    gauntlet.doing_it_twice_is_doing_it_once,
-    policies.an_artifact_stays_apart,
-    policies.an_artifact_keeps_out_who_is_behind_it,
-    policies.an_artifact_is_written_once,
-    policies.a_stranger_among_the_artifacts_is_left_alone,
-    policies.an_artifact_is_a_witness,
-    policies.a_stop_is_covered_by_what_it_asks_for,
-    policies.a_stop_joins_the_save_before_it,
-    policies.a_validation_goes_in_its_order,
-    policies.a_pending_evaluation_comes_before_any_step,
-    policies.what_is_due_beside_a_validation_is_joined,
-    policies.a_stop_with_a_validation_due_is_full_and_pending,
-    policies.retention_takes_what_it_may_and_no_more,
-    policies.retention_does_not_count_what_is_pending,
-    policies.retention_asks_nobody_about_what_is_protected,
-    policies.what_cannot_be_deleted_stops_nobody,
-    policies.artifacts_are_not_counted,
-    policies.what_was_released_is_no_resume_source,
-    policies.every_fault_of_a_validation_is_survived,
-    policies.a_prune_that_fails_is_tried_again,
-    policies.every_crash_behind_a_death_in_an_evaluation_is_survived,
-    policies.every_crash_of_a_validation_is_survived,
-    policies.every_crash_of_a_stop_before_a_validation_is_survived,
-    policies.every_crash_of_artifacts_is_survived,
-    policies.every_crash_of_retention_is_survived,
-    policies.every_crash_of_a_prune_that_a_later_start_finishes_is_survived,
-    gauntlet.every_crash_of_a_save_is_survived,
-    gauntlet.every_crash_of_an_ending_is_survived,
-    gauntlet.every_fault_is_survived,
+ONE_WRITER = tuple(
+    check
+    for check in gauntlet.CHECKS
+    if check.__module__ != duels.__name__ and check is not gauntlet.a_power_loss_after_a_kill_is_survived
 )
+"""The others are in `test_two_writers.py`, and among the slow ones below."""
 
 
 def opening(disk: SimulatedDisk) -> None:
@@ -63,7 +30,7 @@ def opening(disk: SimulatedDisk) -> None:
     Run(disk, "a", config=config())
 
 
-@pytest.mark.parametrize("check", QUICK, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", ONE_WRITER, ids=lambda check: check.__name__)
 def test_one_writer_keeps_its_promises(check: Callable[[], None]) -> None:
     check()
 
