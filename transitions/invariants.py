@@ -91,6 +91,28 @@ def kinds_apart(state: State) -> str | None:
     return None
 
 
+def all_roles(state: State) -> str | None:
+    """INV-15: a boundary under way is that of the open save, and each of its roles is stored once at most.
+
+    A save is opened one record before its boundary is, in the same entry: it has stored nothing by then.
+    """
+    joined = state.boundary.open
+    if joined is None:
+        writing = [save for save in state.saving.open if save.stage is SaveStage.WRITING and save.components]
+        alone = bool(writing) and bool(state.boundary.roles)
+        return f"save {writing[0].id} is of no role, and the run has several" if alone else None
+    if not any(save.id == joined.save and save.plan == FULL for save in state.saving.open):
+        return f"the boundary of {joined.save} is under way, and no full save of that id is open"
+    names = [one.role for one in joined.roles]
+    if (
+        len(set(names)) < len(names)
+        or len(set(joined.stored)) < len(joined.stored)
+        or set(joined.stored) - set(names)
+    ):
+        return f"the boundary of {joined.save} joins {names} and stored {joined.stored}"
+    return None
+
+
 def pending_is_private(state: State) -> str | None:
     """INV-07: what waits for its validation is the open save or a sealed checkpoint, and no part of it is pruned."""
     intended, pending = state.validation.intended, state.validation.pending
@@ -114,12 +136,12 @@ def last_copy(state: State) -> str | None:
 
 
 def attempts_add_up(state: State) -> str | None:
-    """INV-12: attempts = applied + skipped; the row of skips is part of their total."""
-    clocks = state.updates.clocks
-    if clocks.attempt_id != clocks.optimizer_step + clocks.skipped_total:
-        return f"{clocks.attempt_id} attempts, {clocks.optimizer_step} applied + {clocks.skipped_total} skipped"
-    if not 0 <= clocks.skipped_consecutive <= clocks.skipped_total:
-        return f"{clocks.skipped_consecutive} skips in a row of {clocks.skipped_total} in all"
+    """INV-12: attempts = applied + skipped; the row of skips is part of their total. Of the run and of each role."""
+    for clocks in (state.updates.clocks, *(one.clocks for one in state.boundary.roles)):
+        if clocks.attempt_id != clocks.optimizer_step + clocks.skipped_total:
+            return f"{clocks.attempt_id} attempts, {clocks.optimizer_step} applied + {clocks.skipped_total} skipped"
+        if not 0 <= clocks.skipped_consecutive <= clocks.skipped_total:
+            return f"{clocks.skipped_consecutive} skips in a row of {clocks.skipped_total} in all"
     return None
 
 
@@ -195,6 +217,7 @@ ON_STATE: tuple[tuple[str, Callable[[State], str | None]], ...] = (
     ("INV-08", last_copy),
     ("INV-12", attempts_add_up),
     ("INV-14", closed_when_ended),
+    ("INV-15", all_roles),
     ("INV-17", resume_explained),
 )
 

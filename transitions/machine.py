@@ -12,7 +12,15 @@ from typing import Any
 from attrs import evolve as replaced
 from attrs import frozen
 
-from milepost.transitions import emergency, pointing, retention, run, saving, sweeping, updates, validation
+from milepost.transitions import boundary, emergency, pointing, retention, run, saving, sweeping, updates, validation
+from milepost.transitions.boundary import (
+    Boundary,
+    BoundaryOpened,
+    ReportRole,
+    RolesResumed,
+    RoleStored,
+    RoleUpdated,
+)
 from milepost.transitions.emergency import (
     CoverEmergency,
     Emergency,
@@ -101,6 +109,10 @@ Record = (
     | SaveSealed
     | ArtifactSealed
     | SaveAbandoned
+    | BoundaryOpened
+    | RoleStored
+    | RoleUpdated
+    | RolesResumed
     | EvaluationPended
     | EvaluationFailed
     | EvaluationPassed
@@ -131,6 +143,7 @@ Command = (
     | ReportGivenUp
     | ReportFound
     | ReportAbsent
+    | ReportRole
     | ReportFailed
     | ReportPassed
     | ReportMarked
@@ -153,6 +166,7 @@ class State:
     run: Run = Run()
     updates: Updates = Updates()
     saving: Saving = Saving()
+    boundary: Boundary = Boundary()
     validation: Validation = Validation()
     retention: Retention = Retention()
     pointer: Pointer = Pointer()
@@ -172,6 +186,7 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
         ("run", run.on_opened),
         ("updates", updates.on_run_opened),
         ("saving", saving.on_run_opened),
+        ("boundary", boundary.on_run_opened),
         ("validation", validation.on_run_opened),
         ("retention", retention.on_run_opened),
         ("pointer", pointing.on_run_opened),
@@ -193,15 +208,21 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
     ComponentStored: (("saving", saving.on_component_stored),),
     SaveSealed: (
         ("saving", saving.on_save_sealed),
+        ("boundary", boundary.on_save_sealed),
         ("validation", validation.on_save_sealed),
         ("pointer", pointing.on_save_sealed),
     ),
     ArtifactSealed: (("saving", saving.on_artifact_sealed),),
     SaveAbandoned: (
         ("saving", saving.on_save_abandoned),
+        ("boundary", boundary.on_save_abandoned),
         ("validation", validation.on_save_abandoned),
         ("debris", sweeping.on_save_abandoned),
     ),
+    BoundaryOpened: (("boundary", boundary.on_boundary_opened),),
+    RoleStored: (("boundary", boundary.on_role_stored),),
+    RoleUpdated: (("boundary", boundary.on_role_updated),),
+    RolesResumed: (("boundary", boundary.on_roles_resumed),),
     EvaluationPended: (("validation", validation.on_evaluation_pended),),
     EvaluationFailed: (("validation", validation.on_step),),
     EvaluationPassed: (("validation", validation.on_step),),
@@ -230,11 +251,12 @@ DECIDE: Mapping[type, Callable[[State, Any], tuple[Record, ...]]] = {
     AbortUpdate: lambda s, c: updates.abort_update(s.updates, c),
     ReportStep: lambda s, c: updates.report_step(s.updates, c, run=s.run),
     OpenSave: lambda s, c: _open_save(s, c),
-    ReportStored: lambda s, c: saving.report_stored(s.saving, c),
+    ReportStored: lambda s, c: _stored(s, c),
     ReportSealed: lambda s, c: saving.report_sealed(s.saving, c),
     ReportGivenUp: lambda s, c: saving.report_given_up(s.saving, c),
     ReportFound: lambda s, c: saving.report_found(s.saving, c),
     ReportAbsent: lambda s, c: saving.report_absent(s.saving, c),
+    ReportRole: lambda s, c: boundary.report_role(s.boundary, c, run=s.run),
     ReportFailed: lambda s, c: validation.report_failed(s.validation, c, run=s.run),
     ReportPassed: lambda s, c: validation.report_passed(s.validation, c, run=s.run),
     ReportMarked: lambda s, c: validation.report_marked(s.validation, c),
@@ -265,6 +287,7 @@ def evolve(state: State, record: Record) -> State:
                 run=state.run,
                 updates=move(state.updates, record),
                 saving=state.saving,
+                boundary=state.boundary,
                 validation=state.validation,
                 retention=state.retention,
                 pointer=state.pointer,
@@ -278,22 +301,39 @@ def _adopt(state: State, command: AdoptResume) -> tuple[Record, ...]:
     """What the epoch continues from, once what an earlier writer's validation left due is done."""
     adopted = run.adopt(state.run, command)
     validation.require_at_rest(state.validation)
-    return adopted
+    return (*adopted, *boundary.resume(state.boundary, command))
 
 
 def _open_save(state: State, command: OpenSave) -> tuple[Record, ...]:
-    """A save, and with `pending` the validation that it is the first half of: one entry, so that neither is alone."""
+    """A save, the boundary that joins its roles, and with `pending` the validation that it is the first half of.
+
+    One entry, so that none of them is alone.
+    """
     opened = saving.open_save(state.saving, command, run=state.run, updates=state.updates)
-    return (*opened, *(validation.pend(state.validation, opened[0]) if command.pending else ()))
+    joined = boundary.join(state.boundary, opened[0], loop_state=command.loop_state)
+    return (*opened, *joined, *(validation.pend(state.validation, opened[0]) if command.pending else ()))
+
+
+def _stored(state: State, command: ReportStored) -> tuple[Record, ...]:
+    """What is durable in the staging, by component, and with the last of them by role."""
+    components = saving.report_stored(state.saving, command)
+    (save,) = state.saving.open
+    stored = {part.component for part in (*save.components, *command.components)}
+    return (*components, *boundary.stored(state.boundary, command, whole=stored == set(save.plan)))
 
 
 def due(state: State) -> tuple[Effect, ...]:
     """The outstanding work, in order, from the state alone."""
     if state.run.stage is not run.RunStage.OPEN:
         return ()
-    epoch = state.run.epoch
+    epoch, joined = state.run.epoch, state.boundary.open
     return (
-        *saving.due(state.saving, pending=state.validation.intended),
+        *saving.due(
+            state.saving,
+            pending=state.validation.intended,
+            roles=joined.roles if joined is not None else (),
+            loop_state=joined.loop_state if joined is not None else (),
+        ),
         *pointing.due(state.pointer, epoch=epoch),
         *validation.due(state.validation),
         *retention.due(state.retention),

@@ -19,7 +19,7 @@ from attrs import evolve, field, frozen
 
 from milepost.transitions.errors import IllegalTransition, Refused
 from milepost.transitions.tables import Stage, Table, follow
-from milepost.transitions.values import Clocks, Outcome, PassedOver, ResumeKind, SaveId
+from milepost.transitions.values import Clocks, LoopValue, Outcome, PassedOver, ResumeKind, RoleClocks, SaveId
 
 # --- records -----------------------------------------------------------------------------------
 
@@ -118,7 +118,11 @@ class RotateSegment:
 
 @frozen(kw_only=True)
 class AdoptResume:
-    """Report what was restored, from where, and why nothing else was."""
+    """Report what was restored, from where, and why nothing else was.
+
+    `roles` are the roles of the run with the clocks that each goes on with, empty in a run of one; `loop_state` is
+    what the boundary that was resumed from had recorded of its loop.
+    """
 
     resume: ResumeKind
     step: int
@@ -127,6 +131,8 @@ class AdoptResume:
     clocks: Clocks
     passed_over: tuple[PassedOver, ...]
     notes: tuple[str, ...] = ()
+    roles: tuple[RoleClocks, ...] = ()
+    loop_state: tuple[LoopValue, ...] | None = None
 
 
 @frozen(kw_only=True)

@@ -40,9 +40,11 @@ from milepost.transitions.values import (
     FULL,
     Component,
     FileDigest,
+    LoopValue,
     Mode,
     Plan,
     Reason,
+    RoleClocks,
     SaveId,
     StoredComponent,
     covers,
@@ -114,7 +116,8 @@ class SaveAbandoned:
 class OpenSave:
     """Begin a save of `plan` for `step`. `why` says what made it synchronous, where something did.
 
-    `pending` makes a full save the first half of a validation: published, and not announced.
+    `pending` makes a full save the first half of a validation: published, and not announced. `loop_state` is what the
+    loop of several roles has recorded with their boundary.
     """
 
     step: int
@@ -123,14 +126,16 @@ class OpenSave:
     mode: Mode
     why: str = ""
     pending: bool = False
+    loop_state: tuple[LoopValue, ...] = ()
 
 
 @frozen(kw_only=True)
 class ReportStored:
-    """The payload of the save is durable in its staging."""
+    """Payload of the save is durable in its staging: these components, and with the last of them every role."""
 
     save: SaveId
     components: tuple[StoredComponent, ...]
+    roles: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -171,7 +176,10 @@ class ReportAbsent:
 
 @frozen(kw_only=True)
 class StorePayload:
-    """Write the snapshot held under the save's id into its private staging."""
+    """Write the snapshot that is held into the save's private staging: these components, which are not there yet.
+
+    The report may be of some of them; the effect is then due again, for the rest.
+    """
 
     save: SaveId
     plan: Plan
@@ -181,13 +189,16 @@ class StorePayload:
 class SealSave:
     """Write the manifest, last, and publish: among the checkpoints, or among the artifacts for a partial plan.
 
-    With `pending` the checkpoint says by itself that its evaluation is pending.
+    With `pending` the checkpoint says by itself that its evaluation is pending; with `roles` it carries the marker of
+    their boundary, which is written behind the manifest.
     """
 
     save: SaveId
     plan: Plan
     components: tuple[StoredComponent, ...]
     pending: bool
+    roles: tuple[RoleClocks, ...] = ()
+    loop_state: tuple[LoopValue, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -433,16 +444,34 @@ def _reported(saving: Saving, wanted: SaveId, stage: SaveStage) -> Save:
     raise Refused(f"a report on save {wanted}, which is not {stage.value}")
 
 
-def due(saving: Saving, *, pending: SaveId | None) -> tuple[SavingEffect, ...]:
-    """What is outstanding, in the order in which it has to be done. `pending` is the save that will be evaluated."""
+def due(
+    saving: Saving,
+    *,
+    pending: SaveId | None,
+    roles: tuple[RoleClocks, ...] = (),
+    loop_state: tuple[LoopValue, ...] = (),
+) -> tuple[SavingEffect, ...]:
+    """What is outstanding, in the order in which it has to be done. `pending` is the save that will be evaluated.
+
+    `roles` and `loop_state` are those of the boundary that the open save is one of.
+    """
     effects: list[SavingEffect] = []
     for save in saving.open:
         if save.stage is SaveStage.UNSETTLED:
             effects.append(ObserveSave(save=save.id, plan=save.plan))
         elif _complete(save):
             effects.append(
-                SealSave(save=save.id, plan=save.plan, components=save.components, pending=save.id == pending)
+                SealSave(
+                    save=save.id,
+                    plan=save.plan,
+                    components=save.components,
+                    pending=save.id == pending,
+                    roles=roles,
+                    loop_state=loop_state,
+                )
             )
         else:
-            effects.append(StorePayload(save=save.id, plan=save.plan))
+            stored = {part.component for part in save.components}
+            missing = tuple(component for component in save.plan if component not in stored)
+            effects.append(StorePayload(save=save.id, plan=missing))
     return tuple(effects)

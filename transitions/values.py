@@ -144,6 +144,22 @@ class Clocks:
 
 
 @frozen(kw_only=True)
+class RoleClocks:
+    """One role of a run, and its update clocks."""
+
+    role: str
+    clocks: Clocks
+
+
+@frozen(kw_only=True)
+class LoopValue:
+    """An entry of a loop's own state. `value` is the exact JSON text of a scalar, given back as it was taken."""
+
+    name: str
+    value: str
+
+
+@frozen(kw_only=True)
 class PassedOver:
     """A checkpoint that a resume did not take, and why."""
 

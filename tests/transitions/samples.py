@@ -14,7 +14,16 @@ from typing import Any
 from attrs import evolve
 from rpds import HashTrieMap
 
-from milepost.transitions import emergency, pointing, retention, run, saving, sweeping, updates, validation
+from milepost.transitions import boundary, emergency, pointing, retention, run, saving, sweeping, updates, validation
+from milepost.transitions.boundary import (
+    Boundary,
+    BoundaryOpened,
+    BoundaryStage,
+    Joined,
+    RolesResumed,
+    RoleStored,
+    RoleUpdated,
+)
 from milepost.transitions.emergency import Emergency, EmergencyCovered, EmergencyStage, TerminationObserved
 from milepost.transitions.machine import Record, State
 from milepost.transitions.pointing import Pointer, PointerAdvanced, PointerStage
@@ -62,12 +71,14 @@ from milepost.transitions.values import (
     Clocks,
     Component,
     FileDigest,
+    LoopValue,
     Metric,
     Mode,
     Outcome,
     Plan,
     Reason,
     ResumeKind,
+    RoleClocks,
     SaveId,
     StoredComponent,
 )
@@ -86,6 +97,7 @@ ROOMS: Mapping[str, ModuleType] = {
     "run": run,
     "updates": updates,
     "saving": saving,
+    "boundary": boundary,
     "validation": validation,
     "retention": retention,
     "pointer": pointing,
@@ -172,6 +184,22 @@ def published(*, full: tuple[SaveId, ...] = (), artifacts: tuple[SaveId, ...] = 
     )
 
 
+ROLES = (
+    RoleClocks(role="critic", clocks=Clocks(attempt_id=9, optimizer_step=8, skipped_total=1, skipped_consecutive=1)),
+    RoleClocks(role="policy", clocks=Clocks(attempt_id=4, optimizer_step=4)),
+)
+BOTH_ROLES = ("critic", "policy")
+LOOP_STATE = (LoopValue(name="critic_warmup_iterations", value="5"),)
+
+
+def boundary_in(stage: BoundaryStage, *, stored: tuple[str, ...] = BOTH_ROLES) -> Boundary:
+    """The boundary of two roles in the stage; `SAVE` joins them, and these of them are stored."""
+    if stage is BoundaryStage.APART:
+        return Boundary(roles=ROLES)
+    joined = Joined(save=SAVE, roles=ROLES, loop_state=LOOP_STATE, stored=stored)
+    return Boundary(stage=stage, roles=ROLES, open=joined)
+
+
 def prune_in(stage: PruneStage, *, of: SaveId = SAVE, part: Part = Part.OPTIMIZER) -> Prune:
     """A prune of the part, of the files that `save_in` has of it."""
     files = ("model.pt", "optimizer.pt", "training_state.pt")
@@ -203,6 +231,7 @@ PARTS: Mapping[str, Mapping[Any, Any]] = {
     },
     "updates": {stage: Updates(stage=stage) for stage in UpdateStage},
     "saving": {stage: saving_in(stage) for stage in SaveStage},
+    "boundary": {stage: boundary_in(stage) for stage in BoundaryStage},
     "validation": {stage: validation_in(stage) for stage in ValidationStage},
     "retention": {stage: retention_in(stage) for stage in PruneStage},
     "pointer": {
@@ -224,6 +253,9 @@ _NEEDS: Mapping[type, Mapping[str, Enum]] = {
     UpdateApplied: {"updates": UpdateStage.ACCUMULATING},
     UpdateSkipped: {"updates": UpdateStage.ACCUMULATING},
     UpdateAborted: {"updates": UpdateStage.ACCUMULATING},
+    BoundaryOpened: {"boundary": BoundaryStage.APART},
+    RoleStored: {"boundary": BoundaryStage.JOINED},
+    RoleUpdated: {"boundary": BoundaryStage.APART},
     EvaluationFailed: {"validation": ValidationStage.EVALUATING},
     EvaluationPassed: {"validation": ValidationStage.EVALUATING},
     PublicationPended: {"validation": ValidationStage.PASSED},
@@ -247,6 +279,10 @@ def state_in(room: str, stage: Enum, kind: type) -> State:
     )
     parts: dict[str, Any] = {name: PARTS[name][needed] for name, needed in _NEEDS.get(kind, {}).items()}
     parts[room] = saving_in(SaveStage(stage), plan=plan, stored=stored) if room == "saving" else PARTS[room][stage]
+    if "boundary" in parts and kind is RoleStored and parts["boundary"].open is not None:
+        parts["boundary"] = boundary_in(BoundaryStage.JOINED, stored=BOTH_ROLES[:1])
+    if "boundary" in parts and kind is RolesResumed:
+        parts["boundary"] = evolve(parts["boundary"], roles=())
     return evolve(calm, **parts)
 
 
@@ -267,6 +303,10 @@ _RECORDS: Mapping[type, Callable[[State], Record]] = {
     SaveSealed: lambda state: SaveSealed(save=SAVE, manifest=MANIFEST),
     ArtifactSealed: lambda state: ArtifactSealed(save=SAVE, manifest=MANIFEST),
     SaveAbandoned: lambda state: SaveAbandoned(save=SAVE, code="no-space", detail="7 bytes were left"),
+    BoundaryOpened: lambda state: BoundaryOpened(save=SAVE, roles=ROLES, loop_state=LOOP_STATE),
+    RoleStored: lambda state: RoleStored(save=SAVE, role=BOTH_ROLES[-1]),
+    RoleUpdated: lambda state: RoleUpdated(role=BOTH_ROLES[-1], applied=1, skipped=0),
+    RolesResumed: lambda state: RolesResumed(roles=ROLES, loop_state=LOOP_STATE),
     EvaluationPended: lambda state: EvaluationPended(save=SAVE),
     EvaluationFailed: lambda state: EvaluationFailed(save=SAVE, detail="ValueError: no held-out data"),
     EvaluationPassed: lambda state: EvaluationPassed(save=SAVE),

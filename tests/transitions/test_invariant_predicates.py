@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from attrs import evolve as replaced
 from rpds import HashTrieMap
 
+from milepost.transitions.boundary import Boundary, BoundaryStage
 from milepost.transitions.invariants import ON_SEALED, ON_STATE, ON_STEP, Violation, violations
 from milepost.transitions.machine import State, initial
 from milepost.transitions.pointing import Pointer, PointerStage
@@ -14,14 +17,16 @@ from milepost.transitions.run import RunStage
 from milepost.transitions.saving import Save, SaveStage, Saving
 from milepost.transitions.updates import Updates, UpdateStage
 from milepost.transitions.validation import Validation, ValidationStage
-from milepost.transitions.values import FULL, Clocks, SaveId
+from milepost.transitions.values import FULL, Clocks, RoleClocks, SaveId
 from tests.transitions.samples import (
     MANIFEST,
     OLDER,
     PARTIAL,
     PARTS,
     RESUMED_RUN,
+    ROLES,
     SAVE,
+    boundary_in,
     published,
     resumed,
     retention_in,
@@ -51,6 +56,15 @@ def with_clocks(clocks: Clocks) -> State:
 
 def with_pointer(pointer: Pointer) -> State:
     return replaced(GOOD, pointer=pointer)
+
+
+JOINED = boundary_in(BoundaryStage.JOINED)
+
+
+def joined(**changes: Any) -> Boundary:
+    """The boundary under way, with something wrong about what it joins."""
+    assert JOINED.open is not None
+    return replaced(JOINED, open=replaced(JOINED.open, **changes))
 
 
 BOTH = published(full=(OLDER, SAVE))
@@ -233,10 +247,50 @@ BAD_STATES: dict[str, tuple[State, str, str]] = {
         "INV-12",
         "-1 skips in a row of 0 in all",
     ),
+    "a role's attempt has no outcome": (
+        replaced(GOOD, boundary=Boundary(roles=(RoleClocks(role="policy", clocks=Clocks(attempt_id=1)),))),
+        "INV-12",
+        "1 attempts, 0 applied + 0 skipped",
+    ),
     "a run ended with a save open": (
         State(run=PARTS["run"][RunStage.ENDED], saving=WRITING),
         "INV-14",
         "ended with save 10.1.1 open",
+    ),
+    "a save of no role in a run of several": (
+        State(run=RESUMED_RUN, saving=WRITING, boundary=Boundary(roles=ROLES)),
+        "INV-15",
+        "save 10.1.1 is of no role, and the run has several",
+    ),
+    "a boundary without its save": (
+        replaced(GOOD, boundary=JOINED),
+        "INV-15",
+        "the boundary of 10.1.1 is under way, and no full save of that id is open",
+    ),
+    "a boundary of another save": (
+        State(run=RESUMED_RUN, saving=saving_in(SaveStage.WRITING), boundary=joined(save=SaveId(10, 1, 2))),
+        "INV-15",
+        "the boundary of 10.1.2 is under way, and no full save of that id is open",
+    ),
+    "a boundary of a partial save": (
+        State(run=RESUMED_RUN, saving=saving_in(SaveStage.WRITING, plan=PARTIAL), boundary=JOINED),
+        "INV-15",
+        "the boundary of 10.1.1 is under way, and no full save of that id is open",
+    ),
+    "a boundary that joins a role twice": (
+        State(run=RESUMED_RUN, saving=WRITING, boundary=joined(roles=ROLES[:1] * 2, stored=())),
+        "INV-15",
+        "the boundary of 10.1.1 joins ['critic', 'critic'] and stored ()",
+    ),
+    "a role stored twice": (
+        State(run=RESUMED_RUN, saving=WRITING, boundary=joined(stored=("critic", "critic"))),
+        "INV-15",
+        "joins ['critic', 'policy'] and stored ('critic', 'critic')",
+    ),
+    "a stranger stored": (
+        State(run=RESUMED_RUN, saving=WRITING, boundary=joined(stored=("reward",))),
+        "INV-15",
+        "joins ['critic', 'policy'] and stored ('reward',)",
     ),
     "an update before the resume": (
         replaced(UNDECIDED, updates=Updates(stage=UpdateStage.ACCUMULATING)),
@@ -346,6 +400,14 @@ def test_good_states_break_nothing() -> None:
     gone = with_prune(PruneStage.GONE, of=OLDER, part=Part.CHECKPOINT, state=replaced(GOOD, saving=BOTH))
     writing = State(run=RESUMED_RUN, saving=WRITING)
     for state in (initial(), GOOD, UNDECIDED, writing, INTENDED, PENDING, FROM_OLDER, gone, with_artifact(ARTIFACT)):
+        assert violations(state, state) == ()
+
+
+def test_a_save_that_has_stored_nothing_may_come_before_its_boundary() -> None:
+    opened = State(run=RESUMED_RUN, saving=saving_in(SaveStage.WRITING, stored=0), boundary=Boundary(roles=ROLES))
+    under_way = replaced(opened, saving=WRITING, boundary=JOINED)
+    left = State(run=RESUMED_RUN, saving=saving_in(SaveStage.UNSETTLED), boundary=Boundary(roles=ROLES))
+    for state in (opened, under_way, left, replaced(left, boundary=replaced(JOINED, roles=()))):
         assert violations(state, state) == ()
 
 

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from milepost.transitions.boundary import BoundaryOpened, ReportRole
 from milepost.transitions.emergency import CoverEmergency, ObserveTermination
 from milepost.transitions.errors import Refused
 from milepost.transitions.invariants import violations
@@ -69,8 +70,20 @@ from milepost.transitions.validation import (
     ReportPassed,
     ValidationStage,
 )
-from milepost.transitions.values import FULL, Clocks, Component, Mode, Outcome, Plan, Reason, ResumeKind, SaveId
-from tests.transitions.samples import MANIFEST, PARTIAL, open_run_command, stored_of
+from milepost.transitions.values import (
+    FULL,
+    Clocks,
+    Component,
+    LoopValue,
+    Mode,
+    Outcome,
+    Plan,
+    Reason,
+    ResumeKind,
+    RoleClocks,
+    SaveId,
+)
+from tests.transitions.samples import BOTH_ROLES, MANIFEST, PARTIAL, open_run_command, stored_of
 
 STEPS = st.integers(min_value=-1, max_value=8)
 PLANS = st.sampled_from([FULL, FULL, FULL, PARTIAL, (Component.MODEL,)])
@@ -98,6 +111,10 @@ class Histories(RuleBasedStateMachine):
         self.published: set[SaveId] = set()
         self.marks: set[tuple[SaveId, Generation]] = set()
         self.deleted: set[tuple[SaveId, Part]] = set()
+        # The markers of the boundaries that are published, and whether this run has several roles.
+        self.boundaries: dict[SaveId, tuple[tuple[RoleClocks, ...], tuple[LoopValue, ...]]] = {}
+        self.several = False
+        self.in_parts = False
 
     def ask(self, command: Command) -> tuple[Record, ...] | None:
         """Decide and fold; None where the state refuses, which must leave nothing behind."""
@@ -115,9 +132,10 @@ class Histories(RuleBasedStateMachine):
 
     # --- the trainer ------------------------------------------------------------------------------------------
 
-    @initialize(ends=st.lists(ENDS, max_size=4))
-    def begin(self, ends: list[str]) -> None:
+    @initialize(ends=st.lists(ENDS, max_size=4), several=st.booleans(), in_parts=st.booleans())
+    def begin(self, ends: list[str], several: bool, in_parts: bool) -> None:
         """Nothing at all, or a run with some checkpoints: retention needs several before it does anything."""
+        self.several, self.in_parts = several, in_parts
         for end in ends:
             self.start_again()
             self.boundary(plan=FULL, pending=end in EVALUATED, end=end)
@@ -139,7 +157,9 @@ class Histories(RuleBasedStateMachine):
     def adopt_what_is_newest_or_a_copy_of_it(self, elsewhere: bool) -> None:
         newest = self.state.saving.newest
         step = 0 if newest is None else newest.step
-        self.ask(
+        zero = tuple(RoleClocks(role=role, clocks=Clocks()) for role in BOTH_ROLES)
+        roles, loop_state = (zero, None) if newest is None else self.boundaries.get(newest, (zero, None))
+        took = self.ask(
             AdoptResume(
                 resume=ResumeKind.FRESH if newest is None else ResumeKind.EXACT,
                 step=step,
@@ -147,14 +167,22 @@ class Histories(RuleBasedStateMachine):
                 save=None if elsewhere else newest,
                 clocks=Clocks(attempt_id=step, optimizer_step=step),
                 passed_over=(),
+                roles=roles if self.several else (),
+                loop_state=loop_state if self.several else None,
             )
         )
+        if took is not None and self.several:
+            assert (self.state.boundary.roles, self.state.boundary.committed) == (roles, loop_state)
 
     @rule(step=STEPS, reason=st.sampled_from(Reason), plan=PLANS, pending=st.booleans())
     def open_save(self, step: int, reason: Reason, plan: Plan, pending: bool) -> None:
         before = self.state.saving
-        took = self.ask(OpenSave(step=step, plan=plan, reason=reason, mode=Mode.ASYNCHRONOUS, pending=pending))
+        said = (LoopValue(name="warmup", value=str(step)),) if self.several else ()
+        took = self.ask(
+            OpenSave(step=step, plan=plan, reason=reason, mode=Mode.ASYNCHRONOUS, pending=pending, loop_state=said)
+        )
         if took is not None:
+            assert plan == FULL or not self.several
             assert step >= 0
             assert step not in before.sealed
             assert plan == FULL or (step not in before.artifacts and not pending)
@@ -227,6 +255,16 @@ class Histories(RuleBasedStateMachine):
         if outcome is not None:
             self.ask(outcome)
 
+    @rule(role=st.sampled_from((*BOTH_ROLES, "reward")), applied=st.integers(0, 2), skipped=st.integers(0, 2))
+    def train_a_role(self, role: str, applied: int, skipped: int) -> None:
+        before = self.state.boundary.clocks
+        took = self.ask(ReportRole(role=role, applied=applied, skipped=skipped))
+        if took is not None:
+            assert (applied == 0) is not (skipped == 0)
+            moved = self.state.boundary.clocks
+            assert moved[role].attempt_id == before[role].attempt_id + applied + skipped
+            assert {**moved, role: before[role]} == before
+
     @rule(step=STEPS, which=st.integers(min_value=0, max_value=2))
     def ask_something_small(self, step: int, which: int) -> None:
         commands: tuple[Command, ...] = (
@@ -249,6 +287,8 @@ class Histories(RuleBasedStateMachine):
         """What performing the effect leaves on the disk, whether or not its writer lives to say so."""
         if isinstance(effect, SealSave):
             self.published.add(effect.save)
+            if effect.roles:
+                self.boundaries[effect.save] = (effect.roles, effect.loop_state)
             if effect.pending:
                 self.marks.add((effect.save, Generation.EVALUATION_PENDING))
         elif isinstance(effect, MarkGeneration):
@@ -266,7 +306,9 @@ class Histories(RuleBasedStateMachine):
         if isinstance(effect, StorePayload | SealSave) and fails:
             return ReportGivenUp(save=effect.save, code="no-space", detail="")
         if isinstance(effect, StorePayload):
-            return ReportStored(save=effect.save, components=stored_of(effect.plan))
+            now = effect.plan[:1] if self.in_parts else effect.plan
+            roles = BOTH_ROLES if self.state.boundary.open is not None and now == effect.plan else ()
+            return ReportStored(save=effect.save, components=stored_of(now), roles=roles)
         if isinstance(effect, SealSave):
             return ReportSealed(save=effect.save, manifest=MANIFEST)
         if isinstance(effect, ObserveSave) and effect.save in self.published:
@@ -319,6 +361,15 @@ class Histories(RuleBasedStateMachine):
         assert self.published - sealed <= {save.id for save in saving.open}
         assert self.acknowledged <= sealed
         self.acknowledged = sealed
+
+    @invariant()
+    def what_is_sealed_in_a_run_of_several_roles_has_all_of_them(self) -> None:
+        joined = {record.save: record.roles for record in self.records if isinstance(record, BoundaryOpened)}
+        for save in self.state.saving.sealed.values():
+            assert (save.id in joined) is self.several
+            if self.several:
+                assert self.boundaries[save.id][0] == joined[save.id]
+                assert tuple(one.role for one in joined[save.id]) == BOTH_ROLES
 
     @invariant()
     def a_checkpoint_says_of_itself_what_the_state_says_of_its_validation(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve as replaced
 
 from milepost.transitions import saving
+from milepost.transitions.boundary import BoundaryStage
 from milepost.transitions.errors import IllegalTransition
 from milepost.transitions.machine import DECIDE, EVOLVE, RECORDS, Command, Record, State, evolve
 from milepost.transitions.retention import PruneStage
@@ -24,10 +25,12 @@ EVERY_PAIR = [(room, stage, kind) for room, parts in PARTS.items() for stage in 
 NOT_INTENDED = frozenset(ValidationStage) - {ValidationStage.INTENDED}
 
 # What concerns a room only in some of its stages, and passes by in these: an epoch is about what is open, and a save
-# about the validation that it is the first half of.
+# about the validation that it is the first half of, and about the roles that it joins.
 PASSES_BY: dict[tuple[str, type], frozenset[Enum]] = {
     ("saving", RunOpened): frozenset({SaveStage.NONE, SaveStage.SEALED, SaveStage.ABANDONED}),
     ("retention", RunOpened): frozenset({PruneStage.NONE, PruneStage.GONE}),
+    ("boundary", SaveSealed): frozenset({BoundaryStage.APART}),
+    ("boundary", SaveAbandoned): frozenset({BoundaryStage.APART}),
     ("validation", SaveSealed): NOT_INTENDED,
     ("validation", SaveAbandoned): NOT_INTENDED,
 }

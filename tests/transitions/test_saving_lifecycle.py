@@ -137,6 +137,19 @@ def test_an_artifact_has_one_record_for_each_component_of_its_plan() -> None:
     assert due(state) == (SealSave(save=SAVE, plan=PARTIAL, components=stored_of(PARTIAL), pending=False),)
 
 
+def test_what_is_missing_stays_due_until_all_of_it_is_stored() -> None:
+    state = state_with(SaveStage.WRITING, stored=0)
+    for stored, missing in ((STORED[2:], FULL[:2]), (STORED[:1], FULL[1:2])):
+        for record in decide(state, ReportStored(save=SAVE, components=stored)):
+            state = evolve(state, record)
+        assert due(state) == (StorePayload(save=SAVE, plan=missing),)
+    for record in decide(state, ReportStored(save=SAVE, components=STORED[1:2])):
+        state = evolve(state, record)
+    (seal,) = due(state)
+    assert isinstance(seal, SealSave)
+    assert {part.component for part in seal.components} == set(FULL)
+
+
 REPORTS: tuple[tuple[SaveStage, Command, Record], ...] = (
     (SaveStage.WRITING, ReportSealed(save=SAVE, manifest=MANIFEST), SaveSealed(save=SAVE, manifest=MANIFEST)),
     (
@@ -310,7 +323,7 @@ def test_a_record_that_contradicts_its_save_is_illegal(state: State, record: Rec
 DUE: tuple[tuple[SaveStage, int, tuple[saving.SavingEffect, ...]], ...] = (
     (SaveStage.NONE, 0, ()),
     (SaveStage.WRITING, 0, (StorePayload(save=SAVE, plan=FULL),)),
-    (SaveStage.WRITING, 2, (StorePayload(save=SAVE, plan=FULL),)),
+    (SaveStage.WRITING, 2, (StorePayload(save=SAVE, plan=(Component.TRAINING_STATE,)),)),
     (SaveStage.WRITING, 3, (SealSave(save=SAVE, plan=FULL, components=STORED, pending=False),)),
     (SaveStage.UNSETTLED, 0, (ObserveSave(save=SAVE, plan=FULL),)),
     (SaveStage.UNSETTLED, 3, (ObserveSave(save=SAVE, plan=FULL),)),
