@@ -12,6 +12,7 @@ implementation keeps:
    it or after it is `Uncertain`: only a later writer's look can tell, so this one records nothing more.
 3. Doing a verb twice leaves what doing it once leaves (INV-13).
 4. The fence is looked at after a name exists that is going to be renamed, and before it is.
+5. Several roles are a checkpoint only together, and with the marker that says so (INV-15).
 """
 
 from __future__ import annotations
@@ -68,19 +69,31 @@ class Published:
 class Checkpoints(Protocol):
     """The verbs of a place for checkpoints."""
 
-    def stage(self, save: SaveId, *, size: int) -> None:
-        """Make the save's private staging, for `size` bytes of payload. `GivenUp`, or `Fenced`."""
+    def stage(self, save: SaveId, *, size: int, folders: tuple[str, ...] = ()) -> None:
+        """Make the save's private staging, for `size` bytes of payload. `GivenUp`, or `Fenced`.
+
+        `folders` are the directories in it, relative to it, each behind the one that it lies in.
+        """
         ...
 
     def put(self, save: SaveId, image: Image) -> FileDigest:
-        """Write one payload file into the staging; it is durable on return. `GivenUp` or `Uncertain`."""
+        """Write one payload file into the staging, or into a directory of it. `GivenUp` or `Uncertain`.
+
+        Its bytes are durable on return, and its name with the sealing. Every rank does it on its own view of the
+        place.
+        """
         ...
 
-    def seal(self, manifest: Manifest, *, pending: bool) -> FileDigest:
+    def put_bytes(self, save: SaveId, name: str, data: bytes) -> FileDigest:
+        """The same for a small payload file, which is here whole."""
+        ...
+
+    def seal(self, manifest: Manifest, *, pending: bool, marker: bytes | None = None) -> FileDigest:
         """Write the manifest, last, and publish: in the tree of the manifest's plan, never over what is there.
 
-        With `pending` the checkpoint says from the start that its evaluation is pending. `GivenUp` before the
-        publishing step (with the code `conflict` where something is there already), else `Uncertain`.
+        With `pending` the checkpoint says from the start that its evaluation is pending. `marker` is that of a
+        boundary, for a checkpoint of several roles, and follows the manifest. `GivenUp` before the publishing step
+        (with the code `conflict` where something is there already), else `Uncertain`.
         """
         ...
 

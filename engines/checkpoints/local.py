@@ -34,10 +34,12 @@ from milepost.engines.checkpoints.manifest import (
     Manifest,
     digest_of,
     encode,
+    folders_of,
     manifest_name,
 )
+from milepost.engines.checkpoints.marker import SUCCESS
 from milepost.engines.checkpoints.tree import Tree
-from milepost.engines.digests import Algorithm
+from milepost.engines.digests import Algorithm, Digester
 from milepost.engines.disks import Disk, write_all
 from milepost.transitions.errors import Corrupt, Unavailable
 from milepost.transitions.retention import Part
@@ -86,7 +88,7 @@ class LocalCheckpoints:
             self.disk.mkdir(path)
         self.disk.sync_dir(path.rpartition("/")[0])
 
-    def stage(self, save: SaveId, *, size: int) -> None:
+    def stage(self, save: SaveId, *, size: int, folders: tuple[str, ...] = ()) -> None:
         free = self.disk.free(self.root)
         if free < size + HEADROOM_BYTES:
             raise GivenUp(
@@ -95,6 +97,8 @@ class LocalCheckpoints:
             )
         with _given_up("making the staging"):
             self.disk.mkdir(self._of(save))
+            for folder in folders:
+                self.disk.mkdir(f"{self._of(save)}/{folder}")
             self.disk.sync_dir(self._staging)
         # A claim after this look finds a directory to revoke; a claim before it is found here.
         self.fence()
@@ -107,8 +111,15 @@ class LocalCheckpoints:
             written = write_image(self.disk, path, image, algorithm=self.algorithm, crc32=self.crc32)
         return FileDigest(path=image.name, size=written.size, digest=written.digest)
 
-    def seal(self, manifest: Manifest, *, pending: bool) -> FileDigest:
-        assert manifest.plan == FULL or not pending, "only a checkpoint carries a validation"
+    def put_bytes(self, save: SaveId, name: str, data: bytes) -> FileDigest:
+        digester = Digester(self.algorithm, size=len(data))
+        digester.update(data)
+        with _given_up(f"writing {name}"):
+            self._write(f"{self._of(save)}/{name}", data)
+        return FileDigest(path=name, size=len(data), digest=digester.digest)
+
+    def seal(self, manifest: Manifest, *, pending: bool, marker: bytes | None = None) -> FileDigest:
+        assert manifest.plan == FULL or not (pending or marker), "only a checkpoint has a validation or several roles"
         tree, staged, name = self._tree(manifest.plan), self._of(manifest.save), manifest_name(manifest.plan)
         final, data = tree.of(manifest.save), encode(manifest)
         with _given_up("writing the manifest"):
@@ -119,7 +130,10 @@ class LocalCheckpoints:
             if pending:
                 said = Generation.EVALUATION_PENDING
                 self._write(f"{staged}/{generations.name_of(said)}", generations.encode(manifest.save, said))
+            self._sync_below(staged, manifest)
             self._write(f"{staged}/{name}", data)
+            if marker is not None:
+                self._write(f"{staged}/{SUCCESS}", marker)
             self.disk.sync_dir(staged)
         try:
             self.disk.publish(staged, final)
@@ -135,6 +149,11 @@ class LocalCheckpoints:
         except OSError as error:
             raise self._uncertain(f"syncing the publication of {manifest.save.directory}", error) from error
         return digest_of(data, name=name)
+
+    def _sync_below(self, staged: str, manifest: Manifest) -> None:
+        """Make the names durable of what lies in a directory of the staged one."""
+        for folder in folders_of(file.path for file in manifest.files):
+            self.disk.sync_dir(f"{staged}/{folder}")
 
     def _write(self, path: str, data: bytes) -> None:
         """A new file, its bytes durable; its name is not."""
@@ -225,7 +244,17 @@ class LocalCheckpoints:
         for file in files:
             with suppress(FileNotFoundError):  # done before
                 self.disk.unlink(f"{path}/{file}")
+        for folder in folders_of(files):
+            self._leave(f"{path}/{folder}")
         self.disk.sync_dir(path)
+
+    def _leave(self, folder: str) -> None:
+        """Remove a directory that nothing lies in any more, or make durable what was unlinked in it."""
+        with suppress(FileNotFoundError):  # done before; or an overtaken writer was faster
+            if self.disk.names(folder):
+                self.disk.sync_dir(folder)
+            else:  # what was in it goes with its name, which the directory above is synced for
+                self.disk.rmdir(folder)
 
     def _remove_all(self, save: SaveId) -> None:
         final = self._full.of(save)

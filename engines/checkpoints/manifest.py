@@ -82,6 +82,12 @@ def require_inside(paths: Iterable[str], *, where: str) -> None:
             raise Corrupt(f"{where}: expected paths inside the checkpoint, found {path!r}: {error}") from error
 
 
+def folders_of(paths: Iterable[str]) -> tuple[str, ...]:
+    """Every directory that these relative paths lie in, without their root, and each before the one it lies in."""
+    found = {path.rsplit("/", count)[0] for path in paths for count in range(1, path.count("/") + 1)}
+    return tuple(sorted(found, key=lambda folder: (-folder.count("/"), folder)))
+
+
 def digest_of(data: bytes, *, name: str = MANIFEST) -> FileDigest:
     """The manifest's own digest, as `save-sealed` and `artifact-sealed` record it."""
     return FileDigest(path=name, size=len(data), digest=f"blake3:{blake3(data).hexdigest()}")

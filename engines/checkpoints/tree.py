@@ -3,7 +3,8 @@
 1. A name is what its manifest says it is, or there is a problem with it; looking changes nothing.
 2. A file that the release marker names may be gone; every other one has the size that the manifest states. Digests
    are for `milepost verify`: a look reads small files only.
-3. A tree that nobody has made yet is empty.
+3. Several roles are what their marker says they are, or there is a problem with them (INV-15).
+4. A tree that nobody has made yet is empty.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from contextlib import suppress
 
 from attrs import frozen
 
-from milepost.engines.checkpoints import Found, Published, generations, released
-from milepost.engines.checkpoints.manifest import LIMIT_BYTES, Manifest, decode, digest_of, manifest_name
+from milepost.engines.checkpoints import Found, Published, generations, marker, released
+from milepost.engines.checkpoints.manifest import LIMIT_BYTES, Manifest, decode, digest_of, folders_of, manifest_name
+from milepost.engines.checkpoints.marker import SUCCESS
 from milepost.engines.checkpoints.released import RELEASED, Release
+from milepost.engines.checkpoints.roles import roles_of
 from milepost.engines.disks import Disk
 from milepost.transitions.errors import Corrupt
 from milepost.transitions.retention import Part
@@ -77,12 +80,13 @@ class Tree:
 
     def resync_one(self, name: str, manifest: Manifest) -> None:
         """Make durable what is published under this name; the name itself is the tree's."""
-        listed = (file.path for file in manifest.files)
-        for path in (*listed, *generations.names, RELEASED, self.manifest):
+        listed, here = tuple(file.path for file in manifest.files), f"{self.path}/{name}"
+        for path in (*listed, *generations.names, RELEASED, self.manifest, SUCCESS):
             with suppress(FileNotFoundError):  # it never had that, or retention took it, at this very moment too
-                self.disk.sync_file(f"{self.path}/{name}/{path}")
-        with suppress(FileNotFoundError):  # an overtaken writer took all of it
-            self.disk.sync_dir(f"{self.path}/{name}")
+                self.disk.sync_file(f"{here}/{path}")
+        for folder in (*(f"{here}/{folder}" for folder in folders_of(listed)), here):
+            with suppress(FileNotFoundError):  # retention took it, or an overtaken writer all of it
+                self.disk.sync_dir(folder)
 
     def _names(self) -> tuple[str, ...]:
         try:
@@ -109,6 +113,10 @@ class Tree:
         for mark in generations.read_all(self.disk, path):
             if mark.save != save:
                 return f"{generations.name_of(mark.generation)} is of save {mark.save}, the manifest of save {save}"
+        if (roles := roles_of(found.manifest.files)) and (
+            wrong := marker.contradiction(marker.read(self.disk, path), save=save, roles=roles)
+        ):
+            return wrong
         release = released.find(self.disk, path) or Release(save=save, files=())
         if release.save != save:
             return f"{RELEASED} is of save {release.save}, the manifest of save {save}"

@@ -6,9 +6,9 @@ from attrs import evolve, frozen
 
 from milepost.engines.checkpoints.local import LocalCheckpoints
 from milepost.engines.checkpoints.manifest import Manifest
+from milepost.engines.checkpoints.parts import component_of, tree_of
 from milepost.engines.disks import Disk, write_all
 from milepost.engines.formats import stream
-from milepost.engines.perform import COMPONENT_OF
 from milepost.transitions.saving import Save, SaveStage
 from milepost.transitions.values import FULL, Component, Mode, Plan, Reason, SaveId, StoredComponent, Witness
 
@@ -47,7 +47,7 @@ def staged(place: Place, save: SaveId = SAVE, *, plan: Plan = FULL) -> Manifest:
     images = stream({"model": {"w": save.step}, "optim": {"m": 2}, "trainer": {}})
     stored = []
     for component in plan:
-        mine = [image for image in images if COMPONENT_OF[image.name] is component]
+        mine = [image for image in images if component_of(tree_of(image.name)) is component]
         files = tuple(place.checkpoints.put(save, image) for image in mine)
         stored.append(StoredComponent(component=component, files=files))
     return Manifest(

@@ -7,27 +7,25 @@ gone; what was reported done is done; and doing it again, which is what the next
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from blake3 import blake3
 
 from milepost.engines.checkpoints import generations, released
-from milepost.engines.checkpoints.manifest import ARTIFACT, MANIFEST, decode
 from milepost.engines.simulated import Fault, SimulatedDisk, fault_on
 from milepost.engines.simulated.crashes import Key
 from milepost.engines.simulated.faults import no_fault
 from milepost.engines.simulated.medium import Renames
-from milepost.transitions.errors import MilepostError, Unavailable
+from milepost.transitions.errors import Unavailable
 from milepost.transitions.retention import Part
 from milepost.transitions.validation import Generation
-from milepost.transitions.values import FULL, SaveId
+from milepost.transitions.values import FULL
+from tests.checkpoints.crashing import NEIGHBOUR, images, look
 from tests.checkpoints.places import FULL_TREE, MODEL, PARTIAL_TREE, SAVE, STAGING, Place, place_on, reached, sealed
 
 Do = Callable[[Place], None]
 
-NEIGHBOUR = SaveId(6, 1, 1)
 PATH = f"{FULL_TREE}/{SAVE.directory}"
 
 
@@ -132,43 +130,6 @@ def test_no_crash_leaves_half_of_a_publication(pending: bool, renames: Renames) 
         if there and pending:
             assert generations.read(image, folder) is Generation.EVALUATION_PENDING
         assert image.stat(f"{FULL_TREE}/latest_checkpoint.txt") is None
-
-
-def images(
-    disk: SimulatedDisk, begun: int, renames: Renames, *, met: set[Key] | None = None
-) -> Iterator[tuple[SimulatedDisk, bool]]:
-    """Every state, not in `met`, that a crash from entry `begun` on may leave, and whether all was done by then."""
-    met = set() if met is None else met
-    for length in (cut for cut in disk.cuts() if cut >= begun):
-        told = bool(disk.marks(length))
-        for image in (*disk.crash_images(length, renames=renames), disk.killed(length, renames=renames)):
-            if (key := (image.key(), told)) not in met:
-                met.add(key)
-                yield image, told
-
-
-def look(disk: SimulatedDisk) -> None:
-    """Each published name, from the bytes alone: whole, or its own marker says what is not there."""
-    tree = disk.tree()
-    for root, manifest in ((FULL_TREE, MANIFEST), (PARTIAL_TREE, ARTIFACT)):
-        for name in disk.names(root) if disk.stat(root) is not None else ():
-            path = f"{root}/{name}"
-            if not name.startswith("iter_"):
-                continue
-            data = tree.get(f"{path}/{manifest}")
-            assert isinstance(data, bytes), f"{path} is visible without its manifest: {disk.names(path)}"
-            try:
-                files, gone = decode(data, where=path).files, released.read(disk, path)
-                generations.read(disk, path)
-            except MilepostError as error:
-                raise AssertionError(f"{path} is damaged") from error
-            for file in files:
-                content = tree.get(f"{path}/{file.path}")
-                whole = isinstance(content, bytes) and f"blake3:{blake3(content).hexdigest()}" == file.digest
-                assert whole or (content is None and file.path in gone), f"{path}/{file.path} is not what it was"
-            known = {manifest, *generations.names, released.RELEASED, *(file.path for file in files)}
-            assert set(disk.names(path)) <= known
-    assert f"{FULL_TREE}/{NEIGHBOUR.directory}/{MANIFEST}" in tree
 
 
 @pytest.mark.parametrize("renames", ["atomic", "separate"])

@@ -7,8 +7,7 @@ import errno
 import pytest
 
 from milepost.engines.checkpoints import Uncertain, generations
-from milepost.engines.formats import stream
-from milepost.engines.perform import Engines, Held
+from milepost.engines.perform import Engines
 from milepost.engines.simulated import Fault, SimulatedDisk, fault_on
 from milepost.transitions.machine import Command, Effect
 from milepost.transitions.retention import Part, PrunePart, ReportPruned, ReportPruneFailed
@@ -18,13 +17,11 @@ from milepost.transitions.saving import (
     ReportFound,
     ReportGivenUp,
     ReportSealed,
-    ReportStored,
     SealSave,
-    StorePayload,
 )
 from milepost.transitions.validation import Generation, MarkGeneration, ReportMarked
 from milepost.transitions.values import FULL, Plan, SaveId, Witness
-from tests.checkpoints.places import FULL_TREE, MODEL, SAVE, Place, everything, place_on, write
+from tests.checkpoints.places import FULL_TREE, MODEL, SAVE, Place, everything, place_on, staged, write
 
 WITNESS = Witness(seq=3, sum="ab")
 
@@ -43,18 +40,17 @@ def perform(engines: Engines, effect: Effect) -> Command:
     return engines.perform(effect, witness=WITNESS)
 
 
-def published(engines: Engines, save: SaveId = SAVE, *, plan: Plan = FULL, pending: bool = False) -> Command:
-    names = ("model",) if plan == MODEL else ("model", "optim", "trainer")
-    engines.held[save] = Held(images=stream({name: {} for name in names}), fill=lambda: None, release=lambda: None)
-    stored = perform(engines, StorePayload(save=save, plan=plan))
-    assert isinstance(stored, ReportStored)
-    return perform(engines, SealSave(save=save, plan=plan, components=stored.components, pending=pending))
+def published(
+    place: Place, engines: Engines, save: SaveId = SAVE, *, plan: Plan = FULL, pending: bool = False
+) -> Command:
+    components = staged(place, save, plan=plan).components
+    return perform(engines, SealSave(save=save, plan=plan, components=components, pending=pending))
 
 
 @pytest.mark.parametrize("plan", [FULL, MODEL])
 def test_what_was_sealed_is_what_a_look_finds(place: Place, plan: Plan) -> None:
     engines = engines_of(place)
-    sealed = published(engines, plan=plan)
+    sealed = published(place, engines, plan=plan)
     assert isinstance(sealed, ReportSealed)
     for _ in range(2):
         found = perform(engines, ObserveSave(save=SAVE, plan=plan))
@@ -65,14 +61,14 @@ def test_what_was_sealed_is_what_a_look_finds(place: Place, plan: Plan) -> None:
 
 def test_a_second_artifact_of_a_step_is_reported_given_up(place: Place) -> None:
     engines, second = engines_of(place), SaveId(7, 1, 2)
-    published(engines, plan=MODEL)
-    report = published(engines, second, plan=MODEL)
+    published(place, engines, plan=MODEL)
+    report = published(place, engines, second, plan=MODEL)
     assert isinstance(report, ReportGivenUp) and (report.save, report.code) == (second, "conflict")
 
 
 def test_a_validation_is_marked_step_by_step(place: Place) -> None:
     engines, path = engines_of(place), f"{FULL_TREE}/{SAVE.directory}"
-    published(engines, pending=True)
+    published(place, engines, pending=True)
     assert generations.read(place.disk, path) is Generation.EVALUATION_PENDING
     for generation in (Generation.PUBLICATION_PENDING, Generation.PUBLISHED):
         for _ in range(2):
@@ -84,7 +80,7 @@ def test_a_validation_is_marked_step_by_step(place: Place) -> None:
 @pytest.mark.parametrize("part", list(Part))
 def test_a_part_is_pruned(place: Place, part: Part) -> None:
     engines = engines_of(place)
-    published(engines)
+    published(place, engines)
     for _ in range(2):
         assert perform(engines, PrunePart(save=SAVE, part=part, files=("optim.pt",))) == ReportPruned(
             save=SAVE, part=part
@@ -95,8 +91,9 @@ def test_a_part_is_pruned(place: Place, part: Part) -> None:
 @pytest.mark.parametrize("part", list(Part))
 def test_a_prune_that_fails_is_a_report_and_the_run_goes_on(part: Part) -> None:
     disk = SimulatedDisk()
-    engines = engines_of(place_on(disk))
-    published(engines)
+    place = place_on(disk)
+    engines = engines_of(place)
+    published(place, engines)
     disk.hardware.faults = fault_on("sync_dir", Fault(error=errno.EIO))
     report = perform(engines, PrunePart(save=SAVE, part=part, files=("optim.pt",)))
     assert isinstance(report, ReportPruneFailed) and (report.save, report.part) == (SAVE, part)
@@ -105,7 +102,7 @@ def test_a_prune_that_fails_is_a_report_and_the_run_goes_on(part: Part) -> None:
 
 def test_a_prune_of_what_is_no_work_of_the_save_is_a_report_as_well(place: Place) -> None:
     engines = engines_of(place)
-    published(engines)
+    published(place, engines)
     write(place.disk, f"{FULL_TREE}/{SAVE.directory}/.posttrain-manifest.json", b"{}\n")
     report = perform(engines, PrunePart(save=SAVE, part=Part.CHECKPOINT, files=()))
     assert isinstance(report, ReportPruneFailed) and "manifest" in report.detail
@@ -113,8 +110,9 @@ def test_a_prune_of_what_is_no_work_of_the_save_is_a_report_as_well(place: Place
 
 def test_a_mark_with_an_unknown_outcome_is_no_report() -> None:
     disk = SimulatedDisk()
-    engines = engines_of(place_on(disk))
-    published(engines, pending=True)
+    place = place_on(disk)
+    engines = engines_of(place)
+    published(place, engines, pending=True)
     disk.hardware.faults = fault_on("link", Fault(error=errno.EIO, done=True))
     with pytest.raises(Uncertain):
         perform(engines, MarkGeneration(save=SAVE, generation=Generation.PUBLICATION_PENDING))

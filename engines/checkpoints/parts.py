@@ -1,0 +1,38 @@
+"""The names of the trees that a checkpoint is made of, by role.
+
+    model · optim · old · ref      large; spread over the ranks where they are sharded
+    trainer · data                 small; written once
+
+A tree of a role lies below the role's name: `policy/model`. A run of one role has its trees at the top.
+"""
+
+from __future__ import annotations
+
+from milepost.transitions.values import Component
+
+BULK = frozenset(("model", "optim", "old", "ref"))
+
+
+def full_name(role: str, name: str) -> str:
+    """Where the tree lies in a checkpoint."""
+    return f"{role}/{name}" if role else name
+
+
+def split_name(full: str) -> tuple[str, str]:
+    """The role and the name of a tree; the inverse of `full_name`."""
+    role, _, name = full.rpartition("/")
+    return role, name
+
+
+def tree_of(path: str) -> str:
+    """The full name of the tree that a payload file belongs to: `model.pt`, `policy/optim/.metadata`."""
+    above, _, last = path.rpartition("/")
+    return path.removesuffix(".pt") if last.endswith(".pt") else above
+
+
+def component_of(full: str) -> Component:
+    """The logical component that the tree belongs to."""
+    name = split_name(full)[1]
+    if name == "model":
+        return Component.MODEL
+    return Component.OPTIMIZER if name == "optim" else Component.TRAINING_STATE
