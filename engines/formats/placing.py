@@ -3,6 +3,9 @@
 A storage is placed in live memory when every tensor over it is the whole of it, meets at its path a live CPU tensor
 of the same dtype, shape and order of elements, and all of these live tensors are one piece of memory that no other
 storage was placed in. So tied weights stay tied, and no byte is written twice. Any other storage gets fresh memory.
+
+A tensor that meets a sharded one (a DTensor) of the same dtype and shape fills this rank's chunk of it, wherever that
+lies, and needs no memory of its own; one of another dtype or shape is `NotResumable`.
 """
 
 from __future__ import annotations
@@ -10,13 +13,18 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from milepost.engines.formats.archive import corrupt
+from milepost.engines.formats.chunks import InPlace, Target, box_targets, chunk_of, dense_order, is_dtensor, local_of
 from milepost.engines.formats.tensors import flags_of, set_flags, storage_bytes
 from milepost.engines.formats.unpickling import StorageRef, TensorRef
+from milepost.transitions.errors import NotResumable
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 _Pairs = list[tuple[TensorRef, object]]
 
@@ -31,6 +39,7 @@ class Placing:
         self._into = into
         self._where = where
         self._pairs: dict[StorageRef, _Pairs] = {}
+        self._sharded: list[tuple[TensorRef, DTensor]] = []
         self._visited: set[tuple[int, int]] = set()
         self._visit(tree, into)
         self._live = _placed(self._pairs)
@@ -40,15 +49,42 @@ class Placing:
 
     def storages(self) -> tuple[StorageRef, ...]:
         """Every storage that some tensor of the tree uses."""
-        return tuple(self._pairs)
+        return tuple(dict.fromkeys((*self._pairs, *(reference.storage for reference, _ in self._sharded))))
 
-    def bytes_of(self, reference: StorageRef) -> torch.Tensor:
-        """The memory of a storage as a flat uint8 tensor, to be filled before `build`."""
+    def targets(self, starts: Mapping[StorageRef, int]) -> list[Target]:
+        """What to fill before `build`, given where each storage starts in the file."""
+        targets: list[Target] = [InPlace(starts[storage], self._bytes_of(storage)) for storage in self._pairs]
+        for reference, live in self._sharded:
+            targets += self._chunk(reference, live, start=starts[reference.storage])
+        return targets
+
+    def _bytes_of(self, reference: StorageRef) -> torch.Tensor:
+        """The memory of a storage as a flat uint8 tensor."""
         live = self._live.get(reference)
         if live is None:
             return storage_bytes(self._storage(reference), 0, reference.size)
         start = int(live.storage_offset()) * live.element_size()
         return storage_bytes(live.untyped_storage(), start, reference.size)
+
+    def _chunk(self, reference: TensorRef, live: DTensor, *, start: int) -> Iterator[Target]:
+        """This rank's part of a sharded tensor, read from the whole one."""
+        try:
+            chunk = chunk_of(live)
+        except ValueError as error:
+            raise NotResumable(f"{self._where}: {_path_to(self._tree, reference)}: {error}") from error
+        if live.is_meta or (live.dtype, tuple(live.shape)) != (reference.dtype, reference.size):
+            raise NotResumable(
+                f"{self._where}: {_path_to(self._tree, reference)} was saved as {reference.dtype} of shape "
+                f"{reference.size}, this run has {live.dtype} of shape {tuple(live.shape)} on {live.device.type}"
+            )
+        if chunk is not None:
+            yield from box_targets(
+                start + reference.offset * reference.dtype.itemsize,
+                stride=reference.stride,
+                offsets=chunk.offsets,
+                live=local_of(live),
+                flags=reference.metadata,
+            )
 
     def build(self) -> object:
         """The tree, with the live tensor wherever its storage was placed there. To be called once."""
@@ -56,7 +92,10 @@ class Placing:
 
     def _visit(self, node: object, live: object) -> None:
         if type(node) is TensorRef:
-            self._pairs.setdefault(node.storage, []).append((node, live))
+            if is_dtensor(live):
+                self._sharded.append((node, live))
+            else:
+                self._pairs.setdefault(node.storage, []).append((node, live))
             self._visit(node.attributes, None)
         elif type(node) in _CONTAINERS and (id(node), id(live)) not in self._visited:
             self._visited.add((id(node), id(live)))
@@ -67,7 +106,7 @@ class Placing:
 
     def _resolve(self, node: Any, live: object) -> Any:
         if type(node) is TensorRef:
-            return live if node.storage in self._live else self._tensor(node)
+            return live if is_dtensor(live) or node.storage in self._live else self._tensor(node)
         if type(node) is tuple:
             return tuple(self._resolve(child, beside) for _, child, beside in _children(node, live))
         if type(node) in _CONTAINERS and id(node) not in self._entered:
@@ -146,17 +185,20 @@ def _fits(reference: TensorRef, live: torch.Tensor) -> bool:
         and live.layout is torch.strided
         and live.dtype == reference.dtype
         and tuple(live.shape) == reference.size
-        and _order(live.shape, live.stride()) == _order(reference.size, reference.stride) is not None
+        and dense_order(live.shape, live.stride()) == dense_order(reference.size, reference.stride) is not None
         and flags_of(live) == reference.metadata
     )
 
 
-def _order(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
-    """The dimensions that matter, if they fill their memory without gap or overlap; otherwise None."""
-    dimensions = tuple((step, n) for n, step in zip(size, stride, strict=True) if n != 1)
-    expected = 1
-    for step, n in sorted(dimensions):
-        if step != expected:
-            return None
-        expected *= n
-    return dimensions
+def _path_to(tree: object, reference: TensorRef) -> str:
+    """Where a tensor lies in the file's tree, for messages."""
+    ways: list[tuple[str, object]] = [("$", tree)]
+    seen: set[int] = set()
+    while ways:
+        path, node = ways.pop()
+        if node is reference:
+            return path
+        if type(node) in _CONTAINERS and id(node) not in seen:
+            seen.add(id(node))
+            ways += [(f"{path}[{key!r}]", child) for key, child, _ in _children(node, None)]
+    return "$"

@@ -8,7 +8,7 @@ being written.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -43,24 +43,24 @@ class StreamedImage:
 
     def blocks(self, *, crc32: bool = False) -> Iterator[memoryview]:
         """See `Image`."""
-        ring = _Ring(self.room)
-        crcs = []
-        for slot, live in zip(self._layout.slots, self._lives, strict=True):
-            yield from ring.put(slot.header)
-            crcs.append((yield from ring.put_live(live, crc32=crc32)))
-            yield from ring.put(slot.descriptor(crcs[-1]))
-        yield from ring.put(tail(self._layout, pickled=self._skeleton.pickled(), crcs=crcs))
-        if ring.filled:
-            yield ring.take()
+        ring = Ring(self.room)
+        yield from put_pt(ring, self._layout, self._skeleton, self._lives, crc32=crc32)
+        yield from ring.rest()
 
 
-class _Ring:
+class Ring:
     """Blocks in turn: one is being filled, the others are under way."""
 
     def __init__(self, size: int) -> None:
         self._arena = Arena(min((DEPTH + 1) * BLOCK, size))
         self._block = 0
-        self.filled = 0
+        self._filled = 0
+        self._taken = 0
+
+    @property
+    def at(self) -> int:
+        """How many bytes were put until now."""
+        return self._taken + self._filled
 
     def put(self, data: bytes) -> Iterator[memoryview]:
         """Append bytes, yielding each block that they fill."""
@@ -69,8 +69,8 @@ class _Ring:
             at, size = self._room(len(rest))
             self._arena.view[at : at + size] = rest[:size]
             rest = rest[size:]
-            if self.filled == BLOCK:
-                yield self.take()
+            if self._filled == BLOCK:
+                yield self._take()
 
     def put_live(self, live: Live, *, crc32: bool) -> Generator[memoryview, None, int]:
         """Append live bytes, yielding each block that they fill; returns their crc32, or 0."""
@@ -85,24 +85,42 @@ class _Ring:
             if crc32:
                 crc = zlib.crc32(self._arena.view[at : at + size], crc)
             done += size
-            if self.filled == BLOCK:
-                yield self.take()
+            if self._filled == BLOCK:
+                yield self._take()
         return crc
 
-    def take(self) -> memoryview:
+    def rest(self) -> Iterator[memoryview]:
+        """The last block, which is not full; none where the bytes ended with a block."""
+        if self._filled:
+            yield self._take()
+
+    def _take(self) -> memoryview:
         """The block that was being filled; the next one is begun."""
         start = self._block * BLOCK
-        block = self._arena.view[start : start + self.filled]
+        block = self._arena.view[start : start + self._filled]
         self._block = (self._block + 1) % (DEPTH + 1)
-        self.filled = 0
+        self._taken += self._filled
+        self._filled = 0
         return block
 
     def _room(self, wanted: int) -> tuple[int, int]:
         """Claim up to `wanted` bytes of the present block: their place in the arena and how many there are."""
-        size = min(wanted, BLOCK - self.filled)
-        at = self._block * BLOCK + self.filled
-        self.filled += size
+        size = min(wanted, BLOCK - self._filled)
+        at = self._block * BLOCK + self._filled
+        self._filled += size
         return at, size
+
+
+def put_pt(
+    ring: Ring, layout: Layout, skeleton: Skeleton, lives: Sequence[Live], *, crc32: bool
+) -> Iterator[memoryview]:
+    """Append one whole `.pt` file, yielding each block that it fills."""
+    crcs = []
+    for slot, live in zip(layout.slots, lives, strict=True):
+        yield from ring.put(slot.header)
+        crcs.append((yield from ring.put_live(live, crc32=crc32)))
+        yield from ring.put(slot.descriptor(crcs[-1]))
+    yield from ring.put(tail(layout, pickled=skeleton.pickled(), crcs=crcs))
 
 
 def stream(trees: Mapping[str, object]) -> tuple[StreamedImage, ...]:

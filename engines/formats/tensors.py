@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Mapping
+
 import torch
+
+
+def tensors_in(tree: object) -> Iterator[torch.Tensor]:
+    """Every tensor of nested mappings, lists and tuples."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from tensors_in(value)
+    elif isinstance(tree, (list, tuple)):
+        for value in tree:
+            yield from tensors_in(value)
+
+
+def is_sharded(tree: object) -> bool:
+    """Whether some tensor of the tree is spread over ranks, or placed on a mesh of them."""
+    module = sys.modules.get("torch.distributed.tensor")  # where it was not imported, there is none
+    return module is not None and any(isinstance(tensor, module.DTensor) for tensor in tensors_in(tree))
+
+
+def bytes_in(tree: object) -> int:
+    """The bytes of every tensor of the tree, whole; a DTensor counts with all of its shards."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(tree))
 
 
 def flags_of(tensor: torch.Tensor) -> dict[str, bool]:
