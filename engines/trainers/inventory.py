@@ -15,7 +15,7 @@ _SHOWN = 5
 
 
 def tensors(tree: object, path: str = "") -> dict[str, str]:
-    """Path to dtype and shape, `float32[3, 4]`, of every tensor below `tree`.
+    """Path to dtype and shape, `float32[3, 4]`, of every tensor below `tree`; the global shape of a DTensor.
 
     A module's `_extra_state` is left out: its size may change from one step to the next.
     """
@@ -38,11 +38,27 @@ def shape_of(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def require_fit(where: str, *, saved: Mapping[str, object], here: Mapping[str, object]) -> None:
-    """`NotResumable` with the names that differ."""
+def require_fit(
+    where: str, *, saved: Mapping[str, object], here: Mapping[str, object], ranks: tuple[int, int] | None = None
+) -> None:
+    """`NotResumable` with the names that differ.
+
+    `ranks` is how many saved and how many are here: what is padded to a number of ranks fits only as many.
+    """
     if differing := differences(saved=saved, here=here):
+        why = ""
+        if (
+            ranks is not None
+            and ranks[0] != ranks[1]
+            and any(saved[name] != here.get(name, saved[name]) for name in saved)
+        ):
+            why = (
+                f"It was saved by {ranks[0]} ranks and {ranks[1]} are here: a shape that depends on the number of "
+                "ranks, such as a padded one, needs the topology that it was saved with. "
+            )
         raise NotResumable(
-            f"{where} does not fit: {differing}. Build the trainer as the run that saved it did; nothing was changed"
+            f"{where} does not fit: {differing}. {why}Build the trainer as the run that saved it did; "
+            "nothing was changed"
         )
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch.optim import Optimizer
 
 from milepost.engines.trainers.base import BaseTrainer
 from milepost.engines.trainers.inventory import require_fit, tensors
-from milepost.engines.trainers.protocols import RestoreSource, Tree
-from milepost.engines.trainers.saved import Saved
+from milepost.engines.trainers.optimizers import OptimizerFile, Outline, load_exactly
+from milepost.engines.trainers.protocols import RestoreSource, Stateful, Tree
+from milepost.engines.trainers.saved import read_filling
 from milepost.transitions.errors import Corrupt, NotResumable
 
 
@@ -23,47 +21,50 @@ class PlainTrainer(BaseTrainer):
     Stateful.
     """
 
-    def model_tree(self) -> Tree:
-        return self.model.state_dict()
+    def weights_tree(self, part: Stateful) -> Tree:
+        return part.state_dict()
 
     def optimizer_tree(self) -> Tree:
         assert self.optimizer is not None
         return self.optimizer.state_dict()
 
-    def load_model(self, source: RestoreSource, *, fits: bool) -> None:
-        live = self.model_tree()
-        where = f"{source.where}/model.pt"
-        tree = Saved.read(where, source.load("model", into=live if fits else None)).tree
+    def optimizer_outline(self) -> Tree | None:
+        return None
+
+    def load_weights(self, source: RestoreSource, part: Stateful, *, name: str, fits: bool) -> None:
+        live = self.weights_tree(part)
+        where = f"{source.where}/{name}.pt"
+        tree = read_filling(source, name, into=live if fits else None, where=where).tree
         if not fits:
             require_fit(where, saved=tensors(tree), here=tensors(live))
         elif tensors(tree) != tensors(live):
             raise Corrupt(f"{where} does not hold what trainer.pt describes: they are not of one save")
-        self.model.load_state_dict(tree)
+        part.load_state_dict(tree)
 
-    def load_optimizer(self, source: RestoreSource, *, fits: bool, pristine: bool) -> None:
+    def check_outline(self, outline: Outline | None) -> None:
+        if outline is not None:
+            raise _by_names(outline.file.where)
+
+    def load_optimizer(self, source: RestoreSource, *, fits: bool, pristine: bool, outline: Outline | None) -> None:
         assert self.optimizer is not None
         live = self.optimizer_tree()
         fill = fits and live.get("state")
-        saved = Saved.read(f"{source.where}/optim.pt", source.load("optim", into=live if fill else None))
-        if pristine and self.traces is not None:
-            if saved.need("state", dict):
-                raise Corrupt(f"{saved.where}.state: trainer.pt says that the optimizer was never stepped")
-            self.traces.reset(saved.need("param_groups", list))
-            return
-        try:
-            self.optimizer.load_state_dict(saved.tree)
-        except (KeyError, TypeError, ValueError) as error:
-            raise NotResumable(f"{saved.where} does not fit the optimizer: {error}") from error
+        saved = read_filling(source, "optim", into=live if fill else None, where=f"{source.where}/optim.pt")
+        tree = saved.tree
         if isinstance(self.optimizer, Optimizer):
-            _undo_casts(self.optimizer, saved.tree)
+            file = OptimizerFile.read(saved)
+            if file.named:
+                raise _by_names(saved.where)
+            if pristine and self.traces is not None:
+                file.require_no_state()
+                self.traces.reset(file.groups)
+                return
+            tree = {**tree, "state": file.state, "param_groups": file.groups}
+        load_exactly(self.optimizer, tree, where=saved.where)
 
 
-def _undo_casts(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """torch casts floating state to its parameter's dtype: float32 moments of bfloat16 weights would lose bits."""
-    names = [name for group in saved["param_groups"] for name in group["params"]]
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for name, parameter in zip(names, parameters, strict=True):
-        live = optimizer.state.get(parameter, {})
-        for key, value in saved["state"].get(name, {}).items():
-            if isinstance(value, torch.Tensor) and value.dtype != live[key].dtype:
-                live[key] = value.to(live[key].device)
+def _by_names(where: str) -> NotResumable:
+    return NotResumable(
+        f"{where}: the optimizer was saved by the names of its parameters, PlainTrainer takes it by their numbers: "
+        "build a ShardedTrainer, for one process too"
+    )

@@ -1,13 +1,18 @@
 """What a trainer, the journal and the formats engine say to each other.
 
 A snapshot holds references to live state, never copies: whoever stages it does so before the next step. Trees
-are nested dicts, lists and tuples of tensors and plain Python leaves, such as `torch.load(weights_only=True)`
-reads back. Each physical name becomes one file:
+are nested dicts, lists and tuples of tensors, DTensors and plain Python leaves, such as
+`torch.load(weights_only=True)` reads back. Each physical name becomes one file, or one directory of
+torch.distributed.checkpoint:
 
     model           model.pt
     optimizer       optim.pt      absent where there is no optimizer
     training_state  trainer.pt    clocks, scheduler, RNG, extra state, identity of the validation
                     data.pt       absent where the data source has no cursor to save
+                    old.pt        absent where training refreshes no old policy; ref.pt likewise, a reference
+
+Every rank captures and none of them communicates for it. What belongs to one rank alone, its random streams and
+its data cursor, is `Snapshot.local`; `joining.py` puts that of all ranks into the trees.
 """
 
 from __future__ import annotations
@@ -35,10 +40,15 @@ class Stateful(Protocol):
 
 @frozen(kw_only=True)
 class Snapshot:
-    """The live state of `components`, by physical name: references, valid until the next step."""
+    """The live state of `components`, by physical name: references, valid until the next step.
+
+    `local` is what this rank alone has: picklable plain values and small CPU tensors, as `joining.py` takes them.
+    A trainer whose trees are whole leaves it empty.
+    """
 
     components: Plan
     trees: Mapping[str, Tree]
+    local: Tree = field(factory=dict)
 
 
 class RestoreSource(Protocol):
@@ -46,7 +56,12 @@ class RestoreSource(Protocol):
 
     @property
     def world_size(self) -> int:
-        """How many ranks restore now. How many saved is written in the checkpoint itself."""
+        """How many ranks of this role restore now. How many saved is written in the checkpoint itself."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """The index of this process among those."""
         ...
 
     @property
@@ -59,10 +74,19 @@ class RestoreSource(Protocol):
         ...
 
     def load(self, name: str, *, into: object | None = None) -> object:
-        """The tree of `<name>.pt`.
+        """The tree of `<name>.pt`, or of the directory `<name>/` of torch.distributed.checkpoint.
 
-        A tensor that `into` has at the same path, of the same dtype and shape, is filled in place and returned;
-        every other tensor is fresh. `Corrupt` where bytes are wrong: what was filled until then is undefined.
+        A tensor that `into` has at the same path, of the same dtype and (global) shape, is filled in place and
+        returned, a DTensor with the chunks of this rank alone; every other tensor is fresh, whole and on the CPU.
+        A directory is filled only into exactly its own names, dtypes and shapes; anything else is `NotResumable` with
+        nothing touched. `Corrupt` where bytes are wrong: what was filled until then is undefined.
+        """
+        ...
+
+    def forms(self, name: str) -> object:
+        """The tree of `name` without its bytes: tensors of the dtypes and shapes that it has, on any device.
+
+        A plain value may be None in the place of what it is. Raises `Corrupt` as `load` does.
         """
         ...
 

@@ -6,8 +6,8 @@ from typing import Self, TypeVar
 
 from attrs import frozen
 
-from milepost.engines.trainers.protocols import Tree
-from milepost.transitions.errors import Corrupt, NewerVersion
+from milepost.engines.trainers.protocols import RestoreSource, Tree
+from milepost.transitions.errors import Corrupt, NewerVersion, NotResumable
 
 T = TypeVar("T")
 
@@ -48,6 +48,19 @@ class Saved:
     def inner(self, name: str) -> Saved:
         """A nested mapping."""
         return Saved.read(f"{self.where}.{name}", self.need(name, dict))
+
+
+def read_filling(source: RestoreSource, name: str, *, into: Tree | None, where: str) -> Saved:
+    """The tree `name`, filled into the live tensors of `into` as far as these have its form."""
+    try:
+        tree = source.load(name, into=into)
+    except NotResumable:
+        if into is None:
+            raise
+        # Shards fill a tree of exactly their form or, before anything is touched, nothing. But an optimizer may have
+        # made state late, and the extra state of a module may have another size.
+        tree = source.load(name)
+    return Saved.read(where, tree)
 
 
 def require_format(saved: Saved, *, expected: str) -> None:

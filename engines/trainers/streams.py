@@ -15,6 +15,7 @@ Source: the checkpointing contract, "Per-rank RNG streams".
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,13 @@ _ABSENT = "the random streams were not saved (legacy checkpoint): they start ane
 
 
 def save_streams() -> Tree:
-    """The streams of this process, as the inventory of a world of one."""
-    return {"world_size": 1, "ranks": [{"python": _python(), "numpy": _numpy(), **_torch()}]}
+    """The streams of this process: one rank of an inventory."""
+    return {"python": _python(), "numpy": _numpy(), **_torch()}
+
+
+def join_streams(ranks: Sequence[object]) -> Tree:
+    """The inventory of the streams that each rank saved, in the order of ranks."""
+    return {"world_size": len(ranks), "ranks": list(ranks)}
 
 
 @frozen(kw_only=True)
@@ -54,6 +60,11 @@ class Streams:
         for device, state in enumerate(self.cuda):
             torch.cuda.set_rng_state(state, device)
         return ()
+
+
+def saved_ranks(trainer: Saved, *, legacy: bool) -> int | None:
+    """How many ranks saved; None where a legacy checkpoint does not say."""
+    return None if legacy and "rng" not in trainer else trainer.inner("rng").count("world_size")
 
 
 def read_streams(trainer: Saved, *, legacy: bool, world_size: int, rank: int) -> Streams | str:

@@ -1,4 +1,4 @@
-"""A checkpoint in memory, written by torch.save and read by a weights-only torch.load, and parts to train."""
+"""Checkpoints in memory, written by torch.save and read by a weights-only torch.load, and parts to train."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from attrs import evolve, field, frozen
 from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
-from milepost.engines.trainers import BaseTrainer, CursorResume, PlainTrainer, ShuffledBatches, Tree
+from milepost.engines.trainers import BaseTrainer, CursorResume, PlainTrainer, ShuffledBatches, Snapshot, Tree, join
 from milepost.transitions.values import FULL, Clocks
 
 
@@ -22,6 +23,7 @@ class Checkpoint:
 
     files: Mapping[str, bytes]
     world_size: int = 1
+    rank: int = 0
     where: str = "iter_000000005"
     filled: set[str] = field(factory=set)
     """Names of the trees that were read into live tensors."""
@@ -30,8 +32,16 @@ class Checkpoint:
     def of(cls, trees: Mapping[str, Tree]) -> Checkpoint:
         return cls(files={name: to_bytes(tree) for name, tree in trees.items()})
 
+    @classmethod
+    def joined(cls, *snapshots: Snapshot) -> Checkpoint:
+        """What a world saves whose ranks captured these; the first is the leader."""
+        return cls.of(join(snapshots[0].trees, [snapshot.local for snapshot in snapshots]))
+
     def names(self) -> tuple[str, ...]:
         return tuple(self.files)
+
+    def forms(self, name: str) -> object:
+        return torch.load(io.BytesIO(self.files[name]), weights_only=True)
 
     def load(self, name: str, *, into: object | None = None) -> object:
         tree = torch.load(io.BytesIO(self.files[name]), weights_only=True)
@@ -62,7 +72,7 @@ def save(
 ) -> Checkpoint:
     clocks = Clocks(optimizer_step=step, attempt_id=step)
     snapshot = trainer.capture(FULL, clocks=clocks, cursor_resume=cursor_resume, validation=validation)
-    return Checkpoint.of(snapshot.trees)
+    return Checkpoint.joined(snapshot)
 
 
 def to_bytes(tree: object) -> bytes:
@@ -74,6 +84,9 @@ def to_bytes(tree: object) -> bytes:
 def fill(tree: Any, into: Any) -> Any:
     """Tensors of `into` filled in place where dtype and shape allow it, as the formats engine does."""
     if isinstance(tree, torch.Tensor):
+        if isinstance(into, DTensor) and (into.dtype, into.shape) == (tree.dtype, tree.shape):
+            into.to_local().copy_(chunk_of(tree, into))
+            return into
         if isinstance(into, torch.Tensor) and (into.dtype, into.shape) == (tree.dtype, tree.shape):
             with torch.no_grad():
                 return into.copy_(tree)
@@ -84,6 +97,20 @@ def fill(tree: Any, into: Any) -> Any:
     elif isinstance(tree, list):
         tree = [fill(leaf, into[at] if isinstance(into, list) else None) for at, leaf in enumerate(tree)]
     return tree
+
+
+def chunk_of(whole: torch.Tensor, like: DTensor) -> torch.Tensor:
+    """What this rank holds of a tensor that is laid out like `like`, cut from the whole."""
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None).to_local()
+
+
+def plain(tree: Any) -> Any:
+    """A tree in values that compare bit by bit, NaN aside."""
+    if isinstance(tree, torch.Tensor):
+        return str(tree.dtype), tree.tolist()
+    if isinstance(tree, dict):
+        return {key: plain(value) for key, value in tree.items()}
+    return [plain(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def seed_everything(seed: int) -> None:

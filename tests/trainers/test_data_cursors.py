@@ -145,7 +145,12 @@ def test_strict_refuses_the_save_of_a_source_without_state(data: object, said: s
 MALFORMED: Mapping[str, tuple[Callable[[dict[str, Any]], object], type[MilepostError], str]] = {
     "no format": (lambda tree: tree.pop("format"), Corrupt, "data.pt.format: missing"),
     "an unknown format": (lambda tree: tree.update(format="x"), Corrupt, "expected milepost.data.v1, found 'x'"),
-    "a newer format": (lambda tree: tree.update(format="milepost.data.v2"), NewerVersion, "data.v2"),
+    "a newer format": (lambda tree: tree.update(format="milepost.data.v3"), NewerVersion, "data.v3"),
+    "a world of two with one cursor": (
+        lambda tree: tree["identity"].update(world_size=2),
+        Corrupt,
+        "world_size: expected 1, as of cursors, found 2",
+    ),
     "no cursor": (lambda tree: tree.pop("cursor"), Corrupt, "data.pt.cursor: missing"),
     "a cursor of another kind": (lambda tree: tree.update(cursor=[1]), Corrupt, "expected dict, found a list"),
     "no identity": (lambda tree: tree.pop("identity"), Corrupt, "data.pt.identity: missing"),

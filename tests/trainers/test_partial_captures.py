@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW
 
-from milepost.engines.trainers import PlainTrainer
+from milepost.engines.trainers import PlainTrainer, join
 from milepost.transitions.errors import NotResumable, Refused
 from milepost.transitions.values import FULL, Clocks, Component, Plan
 from tests.trainers.checkpoints import Checkpoint, Run, save
@@ -34,7 +34,8 @@ def names(plan: object) -> str:
 def test_a_plan_is_captured_as_the_trees_of_its_components_and_no_others(plan: Plan) -> None:
     snapshot = Run().trainer.capture(plan, clocks=Clocks())
     assert snapshot.components == plan
-    assert set(snapshot.trees) == set().union(*(TREES[component] for component in plan))
+    trees = join(snapshot.trees, [snapshot.local])
+    assert set(trees) == set().union(*(TREES[component] for component in plan))
 
 
 @pytest.mark.parametrize("plan", PLANS[:-1], ids=names)
@@ -42,7 +43,7 @@ def test_a_tree_of_a_partial_plan_is_that_of_the_full_one(plan: Plan) -> None:
     run = Run()
     run.train(3)
     whole = save(run.trainer, step=3)
-    part = Checkpoint.of(run.trainer.capture(plan, clocks=Clocks(optimizer_step=3, attempt_id=3)).trees)
+    part = Checkpoint.joined(run.trainer.capture(plan, clocks=Clocks(optimizer_step=3, attempt_id=3)))
     assert part.files == {name: whole.files[name] for name in part.names()}
 
 
@@ -50,7 +51,7 @@ def test_a_tree_of_a_partial_plan_is_that_of_the_full_one(plan: Plan) -> None:
 def test_what_a_partial_plan_saved_does_not_restore(plan: Plan) -> None:
     run = Run()
     run.train(2)
-    artifact = Checkpoint.of(run.trainer.capture(plan, clocks=Clocks(optimizer_step=2, attempt_id=2)).trees)
+    artifact = Checkpoint.joined(run.trainer.capture(plan, clocks=Clocks(optimizer_step=2, attempt_id=2)))
     before = run.everything()
     with pytest.raises(NotResumable, match="only a full checkpoint continues exactly"):
         run.trainer.restore(artifact)
