@@ -23,6 +23,7 @@ import attrs
 from milepost.journal.config import knobs
 from milepost.journal.log.codec import CODEC
 from milepost.transitions import (
+    boundary,
     emergency,
     planning,
     pointing,
@@ -37,7 +38,17 @@ from milepost.transitions import (
 from milepost.transitions.machine import RECORDS
 
 HERE = Path(__file__).parent
-ROOMS: tuple[ModuleType, ...] = (run, updates, saving, validation, retention, pointing, sweeping, emergency)
+ROOMS: tuple[ModuleType, ...] = (
+    run,
+    updates,
+    saving,
+    boundary,
+    validation,
+    retention,
+    pointing,
+    sweeping,
+    emergency,
+)
 NOTICE = "<!-- Drawn from the code by spec/generate.py; change the code and run it again. -->"
 
 

@@ -18,7 +18,7 @@ from milepost.journal.cli.rendering import (
 from milepost.journal.forensics.listing import Listed, Shown, Stage, listing, shown
 from milepost.journal.forensics.questions import Difference, difference, fields_of
 from milepost.journal.forensics.reading import Place
-from milepost.journal.forensics.sentences import sentence, size
+from milepost.journal.forensics.sentences import loop_told, roles_told, sentence, size
 from milepost.journal.forensics.timeline import Located, entry_at, state_at
 from milepost.journal.log.codec import CODEC
 from milepost.transitions.errors import Refused
@@ -54,7 +54,9 @@ def ls(ctx: click.Context, run: str, *, as_json: bool) -> None:
     JSON:
         {"run", "pointer": name | null, "checkpoints": [{"name",
          "kind": "checkpoint" | "artifact", "step", "save": id | null, "stage",
-         "reason", "components": [those that are there], "size": bytes, "at": UTC,
+         "reason", "components": [those that are there],
+         "roles": [{"role", "clocks": {"attempt_id", "optimizer_step",
+         "skipped_total", "skipped_consecutive"}}], "size": bytes, "at": UTC,
          "latest", "resumable", "detail"}]}
     """
     place = open_run(run)
@@ -71,8 +73,9 @@ def ls(ctx: click.Context, run: str, *, as_json: bool) -> None:
 
 def _print_listing(rows: tuple[Listed, ...]) -> None:
     age = "AGE" if on_terminal() else "AT"
+    several = any(one.roles for one in rows)
     print_table(
-        ("NAME", "KIND", "STEP", "STATE", "REASON", "HOLDS", "SIZE", age, "LATEST", "RESUME"),
+        ("NAME", "KIND", "STEP", "STATE", "REASON", "HOLDS", *several * ("ROLES",), "SIZE", age, "LATEST", "RESUME"),
         [
             (
                 one.name,
@@ -81,6 +84,7 @@ def _print_listing(rows: tuple[Listed, ...]) -> None:
                 one.stage.value,
                 one.reason or "-",
                 components(one),
+                *several * (roles(one),),
                 size(one.size),
                 when(one.at),
                 "latest" if one.latest else "-",
@@ -102,6 +106,11 @@ def components(row: Listed) -> str:
     return ",".join(part.value for part in row.components) or "-"
 
 
+def roles(row: Listed) -> str:
+    """The roles that it joins, each with its optimizer step: `critic:9,policy:4`."""
+    return ",".join(f"{one.role}:{one.clocks.optimizer_step}" for one in row.roles) or "-"
+
+
 @click.command()
 @run_argument
 @click.argument("what", required=False)
@@ -121,6 +130,7 @@ def show(run: str, what: str | None, *, as_json: bool) -> None:
         {"listed": a row of ls, "where", "run_ts", "milepost", "checkpoint_format",
          "world_size", "witness": {"seq", "sum"} | null, "manifest": file | null,
          "files": [{"path", "size", "digest"}],
+         "loop_state": [{"name", "value": JSON text}],
          "generation": what it says of its validation | null,
          "released": [the files that it says are gone],
          "events": [{"seq", "epoch", "at", "kind", "text"}]}
@@ -188,6 +198,10 @@ def _show_one(found: Shown) -> None:
     click.echo(found.where)
     if row.detail:
         click.echo(row.detail)
+    if row.roles:
+        click.echo(f"joins {roles_told(row.roles)}")
+    if found.loop_state:
+        click.echo(f"the loop says {loop_told(found.loop_state)}")
     if found.generation is not None:
         click.echo(f"says of itself: {found.generation.value}")
     if found.manifest is not None:
@@ -215,9 +229,9 @@ def state(run: str, point: str, *, as_json: bool) -> None:
     Example:
         milepost state outputs/milepost/default/run --at 12
     JSON:
-        {"seq", "state": {"run", "updates", "saving", "pointer", "debris",
-         "emergency"}}, each part as the fields of its class; a map is an array
-        of [key, value]
+        {"seq", "state": {"run", "updates", "saving", "boundary", "validation",
+         "retention", "pointer", "debris", "emergency"}}, each part as the fields
+        of its class; a map is an array of [key, value]
     """
     place = open_run(run)
     seq, then = state_at(place.log, point)

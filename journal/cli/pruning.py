@@ -7,7 +7,6 @@ from attrs import evolve
 
 from milepost.engines.ambient import SystemAmbient
 from milepost.engines.attempts import Attempt
-from milepost.engines.ranks import Alone
 from milepost.journal.candidates import candidates_of
 from milepost.journal.cli.rendering import open_run, print_json, print_table, run_argument
 from milepost.journal.config import Config
@@ -83,7 +82,7 @@ def _applied(place: Place, config: Config, policy: ApplyRetention, planned: Reta
         return evolve(planned, planned=False)
     before = fold(place.log).state
     attempt = Attempt(path=place.path, run_ts=before.run.run_ts, minted=False)
-    opened = open_attempt(config, attempt, disk=place.disk, ambient=SystemAmbient(), world=Alone())
+    opened = open_attempt(config, attempt, disk=place.disk, ambient=SystemAmbient(), world_size=1)
     try:
         parts = judged(opened.driver.state, policy, begun=before.retention.open)
         _prune(place, opened, policy)

@@ -127,6 +127,11 @@ RELEASE_MISSING = Row("release-missing", Effect.PAYLOAD, _COPY)
 RELEASE_UNREADABLE = Row("release-unreadable", Effect.PAYLOAD, _COPY)
 RELEASE_NEWER = Row("release-newer", Effect.NEWER, "verify with the milepost that wrote it, or a later one")
 RELEASE_UNRECORDED = Row("release-unrecorded", Effect.LAYOUT, _LOOK)
+MARKER_MISSING = Row("success-missing", Effect.PAYLOAD, _COPY)
+MARKER_UNREADABLE = Row("success-unreadable", Effect.PAYLOAD, _COPY)
+MARKER_NEWER = Row("success-newer", Effect.NEWER, "verify with the milepost that wrote it, or a later one")
+MARKER_DIFFERS = Row("success-differs", Effect.PAYLOAD, _COPY)
+MARKER_UNRECORDED = Row("success-unrecorded", Effect.LAYOUT, _LOOK)
 FILE_UNLISTED = Row("file-unlisted", Effect.LAYOUT, _LOOK)
 
 _OF_THE_LOG = {

@@ -33,7 +33,15 @@ from milepost.transitions.resuming import Candidate, Standing
 from milepost.transitions.retention import Part, kept
 from milepost.transitions.saving import Save, SaveStage
 from milepost.transitions.validation import Generation, ValidationStage
-from milepost.transitions.values import Component, FileDigest, SaveId, Witness, parse_iteration
+from milepost.transitions.values import (
+    Component,
+    FileDigest,
+    LoopValue,
+    RoleClocks,
+    SaveId,
+    Witness,
+    parse_iteration,
+)
 
 
 class Stage(Enum):
@@ -55,8 +63,9 @@ class Stage(Enum):
 class Listed:
     """A row of `ls`.
 
-    `components` and `size`, payload in bytes, are of what is there: what retention released does not count. `at` is
-    when that was recorded, or empty. `latest` says that the pointer names it.
+    `components` and `size`, payload in bytes, are of what is there: what retention released does not count. `roles`
+    are those that it joins, at the clocks that were recorded; none for one trainer. `at` is when that was
+    recorded, or empty. `latest` says that the pointer names it.
     """
 
     name: str
@@ -66,6 +75,7 @@ class Listed:
     stage: Stage
     reason: str
     components: tuple[Component, ...]
+    roles: tuple[RoleClocks, ...]
     size: int
     at: str
     latest: bool
@@ -219,6 +229,7 @@ def _sealed(
         stage=stage,
         reason=save.reason.value,
         components=tuple(one.component for one in parts),
+        roles=_roles(story, save.id),
         size=sum(file.size for one in parts for file in one.files),
         at=story.sealed(save.id).at,
         latest=latest,
@@ -238,6 +249,7 @@ def _unrecorded(name: str, kind: Kind, *, detail: str, latest: bool = False) -> 
         stage=Stage.UNRECORDED,
         reason="",
         components=(),
+        roles=(),
         size=0,
         at="",
         latest=latest,
@@ -255,12 +267,17 @@ def _under_way(save: Save, story: Chronicle) -> Listed:
         stage=Stage.OPEN if save.stage is SaveStage.WRITING else Stage.UNSETTLED,
         reason=save.reason.value,
         components=save.plan,
+        roles=_roles(story, save.id),
         size=save.size,
         at=story.events[save.id][-1].at,
         latest=False,
         resumable=False,
         detail=story.events[save.id][-1].text,
     )
+
+
+def _roles(story: Chronicle, save: SaveId) -> tuple[RoleClocks, ...]:
+    return story.boundaries[save].roles if save in story.boundaries else ()
 
 
 def is_open(name: str, kind: Kind, state: State) -> bool:
@@ -275,6 +292,7 @@ def is_open(name: str, kind: Kind, state: State) -> bool:
 class Shown:
     """One of them, whole: its row, what its manifest lists and saw, and the entries that made it.
 
+    `loop_state` is what the loop of several roles had recorded with it: the JSON text of each value.
     `generation` is what the checkpoint itself says of its validation, `released` the files that it says are gone;
     None and nothing where it does not say so, or not readably.
     """
@@ -288,6 +306,7 @@ class Shown:
     witness: Witness | None
     manifest: FileDigest | None
     files: tuple[FileDigest, ...]
+    loop_state: tuple[LoopValue, ...]
     generation: Generation | None
     released: tuple[str, ...]
     events: tuple[Event, ...]
@@ -303,10 +322,11 @@ def shown(place: Place, name: str) -> tuple[Shown, ...]:
     events = events_of(story, name)
     if not rows:
         raise unknown(place, name, events)
-    return tuple(_shown(place, row, events) for row in rows)
+    return tuple(_shown(place, row, story, events) for row in rows)
 
 
-def _shown(place: Place, row: Listed, events: tuple[Event, ...]) -> Shown:
+def _shown(place: Place, row: Listed, story: Chronicle, events: tuple[Event, ...]) -> Shown:
+    boundary = story.boundaries.get(SaveId.parse(row.save)) if row.save is not None else None
     path = f"{place.tree(row.kind)}/{row.name}"
     found = None
     if place.disk.stat(path) is not None:
@@ -324,6 +344,7 @@ def _shown(place: Place, row: Listed, events: tuple[Event, ...]) -> Shown:
         witness=manifest.witness if manifest else None,
         manifest=found.file if found is not None else None,
         files=manifest.files if manifest else (),
+        loop_state=boundary.loop_state if boundary is not None else (),
         generation=_generation(place, path),
         released=_released(place, path),
         events=events,

@@ -1,4 +1,4 @@
-"""The small files beside a manifest, held against the journal: generations of a validation, and the release marker.
+"""The small files beside a manifest, held against the journal: generations, the release marker, `_SUCCESS`.
 
 Their bytes follow from what they say, so each is compared whole: a file that differs in one byte is found.
 
@@ -13,23 +13,32 @@ Their bytes follow from what they say, so each is compared whole: a file that di
     the optimizer was released           to be there, and to name its files
     the optimizer is being released      there or not; what it does not name is to be there
     neither                              not to be there
+
+    the marker of a boundary, _SUCCESS   it is
+    the journal joined several roles     to be there, and what was recorded of them (INV-15)
+    no journal to ask, several roles     to be there, and of these roles and this iteration
+    one trainer                          not to be there
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
-from milepost.engines.checkpoints import generations, released
+from milepost.engines.checkpoints import generations, marker, released
+from milepost.engines.checkpoints.manifest import LIMIT_BYTES
+from milepost.engines.checkpoints.marker import SUCCESS
+from milepost.engines.checkpoints.roles import roles_of
 from milepost.engines.disks import Disk
 from milepost.journal.forensics import findings as rows
 from milepost.journal.forensics.findings import Finding, finding
 from milepost.journal.forensics.reading import Kind
+from milepost.transitions.boundary import BoundaryOpened
 from milepost.transitions.errors import Corrupt, NewerVersion
 from milepost.transitions.saving import Save
 from milepost.transitions.validation import Generation
-from milepost.transitions.values import Component, SaveId
+from milepost.transitions.values import Component, FileDigest, SaveId
 
 _LIMIT_BYTES = 1 << 20
 
@@ -39,7 +48,7 @@ class Promised:
     """What the journal says of one directory; without a `save` it says nothing, or it cannot be asked.
 
     `released`: its optimizer is gone. `releasing`: it may be, as it marks itself. `generations` counts those that are
-    recorded, None where nobody knows; `furthest` those that may be there.
+    recorded, None where nobody knows; `furthest` those that may be there. `boundary` are the roles that it joined.
     """
 
     kind: Kind
@@ -48,6 +57,7 @@ class Promised:
     releasing: bool = False
     generations: int | None = None
     furthest: int = len(Generation)
+    boundary: BoundaryOpened | None = None
 
     @property
     def optimizer(self) -> tuple[str, ...]:
@@ -124,3 +134,34 @@ def examine_release(
     if (save is not None and release.files != promised.optimizer) or release.save != (owner or release.save):
         return [finding(rows.RELEASE_UNREADABLE, where, expected=expected, found=found)], ()
     return [], release.files
+
+
+def examine_marker(
+    disk: Disk, path: str, promised: Promised, *, files: Sequence[FileDigest], owner: SaveId | None
+) -> Iterator[Finding]:
+    """What the directory says of its roles. `files` are its payload, as far as they are known."""
+    file, boundary, roles = f"{path}/{SUCCESS}", promised.boundary, roles_of(files)
+    where = disk.where(file)
+    if boundary is None and not roles:
+        if files and _is_there(disk, file):
+            expected = "no marker: one trainer has no boundary"
+            yield finding(rows.MARKER_UNRECORDED, where, expected=expected, found="a name that may be one")
+        return
+    expected = f"the boundary of {', '.join(roles)}"
+    if boundary is not None:
+        told = marker.of_boundary(boundary.save, roles=boundary.roles, loop_state=boundary.loop_state)
+        expected = marker.encode(told).decode().rstrip()
+    try:
+        data = disk.read(file, limit=LIMIT_BYTES)
+        found = marker.decode(data, where=where)
+    except FileNotFoundError:
+        yield finding(rows.MARKER_MISSING, where, expected=expected, found="nothing")
+    except NewerVersion as error:
+        yield finding(rows.MARKER_NEWER, where, expected=expected, found=str(error))
+    except (Corrupt, OSError) as error:
+        yield finding(rows.MARKER_UNREADABLE, where, expected=expected, found=str(error))
+    else:
+        if boundary is not None and data != f"{expected}\n".encode():
+            yield finding(rows.MARKER_DIFFERS, where, expected=expected, found=data.decode().rstrip())
+        elif owner is not None and (wrong := marker.contradiction(found, save=owner, roles=roles)):
+            yield finding(rows.MARKER_DIFFERS, where, expected=expected, found=wrong)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from milepost.transitions.boundary import BoundaryOpened, RolesResumed, RoleStored, RoleUpdated
 from milepost.transitions.emergency import EmergencyCovered, TerminationObserved
 from milepost.transitions.machine import Record
 from milepost.transitions.pointing import PointerAdvanced
@@ -20,7 +21,7 @@ from milepost.transitions.validation import (
     PublicationCompleted,
     PublicationPended,
 )
-from milepost.transitions.values import FULL, ResumeKind
+from milepost.transitions.values import FULL, LoopValue, ResumeKind, RoleClocks
 
 
 def sentence(record: Record) -> str:
@@ -45,6 +46,16 @@ def size(count: int) -> str:
             return f"{scaled:.1f} {unit}"
         scaled /= 1024
     return f"{scaled:.1f} TiB"
+
+
+def roles_told(roles: Sequence[RoleClocks]) -> str:
+    """The roles with their counters: `critic at optimizer step 9, policy at optimizer step 4`."""
+    return ", ".join(f"{one.role} at optimizer step {one.clocks.optimizer_step}" for one in roles)
+
+
+def loop_told(loop_state: Sequence[LoopValue]) -> str:
+    """A loop's own state: `critic_warmup_iterations=5, lr=0.1`, each value as JSON writes it."""
+    return ", ".join(f"{one.name}={one.value}" for one in loop_state)
 
 
 def _segment_opened(record: SegmentOpened) -> str:
@@ -89,6 +100,19 @@ def _component_stored(record: ComponentStored) -> str:
     total = sum(file.size for file in record.files)
     names = ", ".join(file.path for file in record.files) or "no file"
     return f"save {record.save}: {record.component.value} is durable in staging ({names}, {size(total)})"
+
+
+def _boundary_opened(record: BoundaryOpened) -> str:
+    return f"save {record.save} joins {roles_told(record.roles)}" + _because(loop_told(record.loop_state))
+
+
+def _role_updated(record: RoleUpdated) -> str:
+    count, what = (record.applied, "applied") if record.applied else (record.skipped, "skipped")
+    return f"{record.role}: {count} update{'s were' if count > 1 else ' was'} {what}"
+
+
+def _roles_resumed(record: RolesResumed) -> str:
+    return f"the roles are {roles_told(record.roles)}" + _because(loop_told(record.loop_state or ()))
 
 
 def _save_abandoned(record: SaveAbandoned) -> str:
@@ -136,6 +160,10 @@ SENTENCES: Mapping[type, Callable[[Any], str]] = {
     SaveSealed: lambda r: f"{r.save.directory} is published, whole and durable (save {r.save})",
     ArtifactSealed: lambda r: f"{r.save.directory} is published as an artifact, no resume source (save {r.save})",
     SaveAbandoned: _save_abandoned,
+    BoundaryOpened: _boundary_opened,
+    RoleStored: lambda r: f"save {r.save}: everything of {r.role} is durable in staging",
+    RoleUpdated: _role_updated,
+    RolesResumed: _roles_resumed,
     EvaluationPended: lambda r: f"save {r.save} will wait for its evaluation once it is published",
     EvaluationFailed: lambda r: (
         f"the evaluation of {r.save.directory} failed and is still pending" + _because(r.detail)

@@ -17,6 +17,7 @@ from milepost.journal.forensics.sentences import sentence, step_of
 from milepost.journal.log.entries import Entry, unpack
 from milepost.journal.log.replay import replay
 from milepost.journal.log.scan import NO_WITNESSES, Mark, Scan, survey
+from milepost.transitions.boundary import BoundaryOpened
 from milepost.transitions.errors import Refused
 from milepost.transitions.machine import Record, State, initial
 from milepost.transitions.run import RunEnded, RunOpened, RunResumed
@@ -149,13 +150,28 @@ def clocks_at(log: Log, save: SaveId) -> Clocks:
     raise AssertionError(f"save {save} is sealed and was never opened")
 
 
-def generations(log: Log) -> Mapping[SaveId, int]:
-    """How many generations each checkpoint with a validation, once it is sealed, durably carries."""
+@frozen(kw_only=True)
+class Beside:
+    """What the journal says of the small files beside a manifest, by save.
+
+    `generations` counts those that a checkpoint with a validation, once it is sealed, durably carries; `boundaries`
+    are the roles that a save joined.
+    """
+
+    generations: Mapping[SaveId, int]
+    boundaries: Mapping[SaveId, BoundaryOpened]
+
+
+def beside_manifests(log: Log) -> Beside:
+    """One pass over the log."""
     order, reached = list(_GENERATIONS), Counter[SaveId]()
-    for _, record in records(log, Wanted(kinds=tuple(kind.KIND for kind in order))):
+    joined: dict[SaveId, BoundaryOpened] = {}
+    for _, record in records(log, Wanted(kinds=(BoundaryOpened.KIND, *(kind.KIND for kind in order)))):
         if isinstance(record, EvaluationPended | PublicationPended | PublicationCompleted):
             reached[record.save] = order.index(type(record)) + 1
-    return reached
+        elif isinstance(record, BoundaryOpened):
+            joined[record.save] = record
+    return Beside(generations=reached, boundaries=joined)
 
 
 _GENERATIONS: tuple[type[EvaluationPended | PublicationPended | PublicationCompleted], ...] = (
@@ -212,11 +228,15 @@ class Epoch:
 
 @frozen(kw_only=True)
 class Chronicle:
-    """The log, told: the state that it comes to, what was recorded of each save, and every writer's time."""
+    """The log, told: the state that it comes to, what was recorded of each save, and every writer's time.
+
+    `boundaries` are the roles that a save joined, where it did.
+    """
 
     state: State
     entries: int
     events: Mapping[SaveId, tuple[Event, ...]]
+    boundaries: Mapping[SaveId, BoundaryOpened]
     epochs: tuple[Epoch, ...]
 
     def sealed(self, save: SaveId) -> Event:
@@ -229,19 +249,22 @@ def chronicle(log: Log, *, witnesses: Mapping[str, Witness] = NO_WITNESSES) -> C
     """One pass over the log. Raises as `replay` does."""
     state, count = initial(), 0
     events: dict[SaveId, tuple[Event, ...]] = {}
+    boundaries: dict[SaveId, BoundaryOpened] = {}
     epochs: list[Epoch] = []
     for entry, after in replay(log, witnesses=witnesses):
         for record in entry.records:
             save = getattr(record, "save", None)
             if save is not None:
                 events[save] = (*events.get(save, ()), event_of(entry, record))
+            if isinstance(record, BoundaryOpened):
+                boundaries[record.save] = record
             _note(epochs, entry, record, state)
         if epochs:
             epochs[-1] = evolve(epochs[-1], last_seq=entry.seq, last_at=entry.at)
         state, count = after, count + 1
     if epochs and state.saving.open:
         epochs[-1] = evolve(epochs[-1], open_save=str(state.saving.open[0].id))
-    return Chronicle(state=state, entries=count, events=events, epochs=tuple(epochs))
+    return Chronicle(state=state, entries=count, events=events, boundaries=boundaries, epochs=tuple(epochs))
 
 
 def event_of(entry: Entry, record: Record) -> Event:

@@ -20,6 +20,7 @@ from milepost.journal.forensics.findings import Finding, Row, finding
 from milepost.journal.forensics.listing import is_open
 from milepost.journal.forensics.marks import Promised
 from milepost.journal.forensics.reading import Kind, Place
+from milepost.journal.forensics.timeline import Beside
 from milepost.journal.forensics.wholeness import Pending, examine
 from milepost.transitions.machine import State
 from milepost.transitions.retention import Part, Prune, PruneStage
@@ -41,13 +42,13 @@ def examine_trees(
     place: Place,
     *,
     state: State | None,
-    reached: Mapping[SaveId, int] | None,
+    beside: Beside | None,
     names: Mapping[Kind, tuple[str, ...]],
     writer: int | None,
 ) -> Trees:
     """Everything but the digests. Without a `state`, as the journal is refused, a directory has only its manifest.
 
-    `reached` counts the generations that the journal says each checkpoint has; None where it could not be asked.
+    `beside` is what the journal says of the small files of each checkpoint; None where it could not be asked.
     """
     trees = Trees()
     for kind in Kind:
@@ -59,7 +60,7 @@ def examine_trees(
             if state is not None and save is not None:
                 there = name in listed
                 trees.found.extend(_retained(place, state, save, there=there, writer=writer))
-                promised = _promised(state, save, there=there, reached=reached, live=writer is not None)
+                promised = _promised(state, save, there=there, beside=beside, live=writer is not None)
             elif state is not None and writer is None and not is_open(name, kind, state):
                 trees.found.append(_unrecorded(place, kind, name))
             if promised is not None:
@@ -77,9 +78,7 @@ def _sealed(state: State | None, kind: Kind) -> dict[str, Save]:
     return {save.id.directory: save for save in saves.values()}
 
 
-def _promised(
-    state: State, save: Save, *, there: bool, reached: Mapping[SaveId, int] | None, live: bool
-) -> Promised | None:
+def _promised(state: State, save: Save, *, there: bool, beside: Beside | None, live: bool) -> Promised | None:
     """What has to be in the directory of a sealed save; None where nothing is relied on."""
     if save.plan != FULL:
         return Promised(kind=Kind.ARTIFACT, save=save)
@@ -88,7 +87,7 @@ def _promised(
     prune = _open_prune(state, save.id)
     if prune is not None and prune.part is Part.CHECKPOINT:
         return None
-    count = reached.get(save.id, 0) if reached is not None else None
+    count = beside.generations.get(save.id, 0) if beside is not None else None
     return Promised(
         kind=Kind.CHECKPOINT,
         save=save,
@@ -96,6 +95,7 @@ def _promised(
         releasing=prune is not None,
         generations=count,
         furthest=len(Generation) if live or count is None else count + _writing(state, save.id),
+        boundary=beside.boundaries.get(save.id) if beside is not None else None,
     )
 
 

@@ -4,7 +4,7 @@
     2. the journal: every sum, every link, every stated end, every witness (`scan`)
     3. the pointer, staging, names that nobody of ours makes
     4. each checkpoint and artifact: what the journal promises of it (`trees`), its manifest, its files by kind and
-       size (`wholeness`), what it says of its validation and of what retention took (`marks`)
+       size (`wholeness`), what it says of its validation, of its roles and of what retention took (`marks`)
     5. every digest of every file (not with `quick`)
 
 A journal that is refused does not end it: checkpoints are then held against their own manifests. What a live writer
@@ -14,7 +14,7 @@ meanwhile is not missed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from attrs import field, frozen
 
@@ -24,7 +24,7 @@ from milepost.journal.forensics import findings as rows
 from milepost.journal.forensics.findings import Finding, Row, exit_code, finding, finding_of
 from milepost.journal.forensics.listing import checkpoints_at, witnesses_of
 from milepost.journal.forensics.reading import Kind, Place
-from milepost.journal.forensics.timeline import generations
+from milepost.journal.forensics.timeline import Beside, beside_manifests
 from milepost.journal.forensics.trees import examine_trees, pruned_between
 from milepost.journal.forensics.wholeness import Advance, hash_all
 from milepost.journal.log.damage import Damaged
@@ -85,7 +85,7 @@ class _Verifying:
         self._gather(self._staging(state), about=self.place.checkpoints)
         self._gather(self._around(names[Kind.CHECKPOINT]), about=self.place.checkpoints)
         self._gather(self._among_artifacts(names[Kind.ARTIFACT]), about=self.place.artifacts)
-        trees = examine_trees(self.place, state=state, reached=self._reached(state), names=names, writer=self.writer)
+        trees = examine_trees(self.place, state=state, beside=self._beside(state), names=names, writer=self.writer)
         self.found.extend(trees.found)
         if not quick:
             self.found.extend(hash_all(self.place.disk, trees.pending, advance=advance))
@@ -288,12 +288,12 @@ class _Verifying:
             if parse_iteration(name) is None:
                 yield self._stranger(f"{self.place.artifacts}/{name}", expected="artifacts")
 
-    def _reached(self, state: State | None) -> Mapping[SaveId, int] | None:
-        """How many generations each checkpoint has by the journal; None where it cannot be asked."""
+    def _beside(self, state: State | None) -> Beside | None:
+        """What the journal says of the small files beside each manifest; None where it cannot be asked."""
         if state is None:
             return None
         try:
-            return generations(self.place.log)
+            return beside_manifests(self.place.log)
         except Unavailable as failure:
             self._say(rows.UNREADABLE_JOURNAL, self.place.journal, expected="a journal to read", found=str(failure))
             return None

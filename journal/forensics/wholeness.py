@@ -10,7 +10,7 @@ What retention released is not looked for. Every finding is reported; none hides
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -26,15 +26,17 @@ from milepost.engines.checkpoints.manifest import (
     Manifest,
     decode,
     digest_of,
+    folders_of,
     manifest_name,
 )
+from milepost.engines.checkpoints.marker import SUCCESS
 from milepost.engines.checkpoints.released import RELEASED
 from milepost.engines.digests import Algorithm, Digester
 from milepost.engines.digests import digest_of as digest_of_source
 from milepost.engines.disks import Disk, Source
 from milepost.journal.forensics import findings as rows
 from milepost.journal.forensics.findings import Finding, finding
-from milepost.journal.forensics.marks import Promised, examine_generations, examine_release
+from milepost.journal.forensics.marks import Promised, examine_generations, examine_marker, examine_release
 from milepost.journal.forensics.reading import Kind
 from milepost.transitions.errors import Corrupt, NewerVersion
 from milepost.transitions.values import FileDigest
@@ -84,10 +86,11 @@ def examine(disk: Disk, path: str, promised: Promised) -> tuple[list[Finding], l
     known = {MANIFEST if promised.kind is Kind.CHECKPOINT else ARTIFACT}
     optional: tuple[str, ...] = ()
     if promised.kind is Kind.CHECKPOINT:
-        known |= {*generations.names, RELEASED}
+        known |= {*generations.names, RELEASED, SUCCESS}
         found += examine_generations(disk, path, promised, owner=owner)
         release, optional = examine_release(disk, path, promised, owner=owner)
         found += release
+        found += examine_marker(disk, path, promised, files=files, owner=owner)
     pending: list[Pending] = []
     for file in files:
         seen = _look(disk, Pending(path=f"{path}/{file.path}", file=file), promised, optional=file.path in optional)
@@ -96,7 +99,7 @@ def examine(disk: Disk, path: str, promised: Promised) -> tuple[list[Finding], l
         elif seen is not None:
             found.append(seen)
     if files:
-        found += _unlisted(disk, path, known | {file.path.split("/")[0] for file in files})
+        found += _unlisted(disk, path, known, files)
     return found, pending
 
 
@@ -170,17 +173,26 @@ def _look(disk: Disk, one: Pending, promised: Promised, *, optional: bool) -> Pe
     return one
 
 
-def _unlisted(disk: Disk, path: str, known: set[str]) -> Iterator[Finding]:
-    """What lies in a published directory and belongs to nothing that it promised (INV-02)."""
-    try:
-        strangers = [(name, disk.stat(f"{path}/{name}")) for name in disk.names(path) if name not in known]
-    except OSError as error:
-        yield finding(rows.LOOK_FAILED, disk.where(path), expected="a directory to list", found=str(error))
-        return
-    for name, stat in strangers:
-        row = rows.SYMLINK if stat is not None and stat.kind == "symlink" else rows.FILE_UNLISTED
-        where = disk.where(f"{path}/{name}")
-        yield finding(row, where, expected="the manifest and what it lists", found="a name that it does not list")
+def _unlisted(disk: Disk, path: str, known: set[str], files: Sequence[FileDigest]) -> Iterator[Finding]:
+    """What lies in a published directory, or in one of its own, and belongs to nothing that it promised (INV-02)."""
+    folders = folders_of(file.path for file in files)
+    known = known | {file.path for file in files} | set(folders)
+    for folder in ("", *reversed(folders)):
+        here = f"{path}/{folder}" if folder else path
+        try:
+            names = disk.names(here) if disk.stat(here) is not None else ()
+            strangers = [(name, disk.stat(f"{here}/{name}")) for name in names if _below(folder, name) not in known]
+        except OSError as error:
+            yield finding(rows.LOOK_FAILED, disk.where(here), expected="a directory to list", found=str(error))
+            continue
+        for name, stat in strangers:
+            row = rows.SYMLINK if stat is not None and stat.kind == "symlink" else rows.FILE_UNLISTED
+            where = disk.where(f"{here}/{name}")
+            yield finding(row, where, expected="the manifest and what it lists", found="a name that it does not list")
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
 
 
 def _advance(advance: Advance, before: int, total: int, done: int) -> None:

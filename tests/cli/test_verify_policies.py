@@ -273,7 +273,7 @@ def test_what_a_live_writer_prunes_meanwhile_is_not_missed(tmp_path: Path) -> No
     def look(journal: Journal, step: int) -> None:
         if step != 7:
             return
-        driver, policy = journal._opened.driver, ApplyRetention(keep_optim_last=1, keep_model_last=2)
+        driver, policy = journal._lead._driver, ApplyRetention(keep_optim_last=1, keep_model_last=2)
 
         def prune_while_hashing(done: int, total: int) -> None:
             driver.submit(policy)

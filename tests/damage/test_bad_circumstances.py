@@ -141,7 +141,7 @@ class Unsavable(TinyTrainer):
 def test_a_value_that_cannot_be_saved_is_refused_by_its_path_and_nothing_is_created() -> None:
     disk = disk_of(ended().files)
     run = Run(disk, "opener", config=SETTINGS)
-    run.journal._saves._trainer = Unsavable(life=1)
+    run.journal._member._roles[""].trainer = Unsavable(life=1)
     before = {path for path in visible(disk) if "/checkpoints" in path}
     with pytest.raises(Refused, match=r"model.*layers.*hook"):
         run.train(1)

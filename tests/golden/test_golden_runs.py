@@ -47,7 +47,7 @@ def place_of(golden: Path) -> Place:
 
 
 def test_there_is_a_golden_run_of_every_version_of_the_formats() -> None:
-    assert VERSIONS == ["0.1", "0.2"]
+    assert VERSIONS == ["0.1", "0.2", "0.3"]
 
 
 def test_a_golden_journal_folds_to_the_state_that_it_had(golden: Path) -> None:
@@ -71,23 +71,27 @@ def test_a_golden_run_resumes_with_the_parameters_that_it_saved(golden: Path, tm
     expected = expected_of(golden)
     run_ts = expected["state"]["run"]["run_ts"]
     shutil.copytree(golden / "run", tmp_path / "milepost" / "default" / "run" / run_ts)
-    training = Training()
+    trainings = {role: Training() for role in expected.get("roles", [""])}
+    trainers = {role: training.trainer() for role, training in trainings.items()}
     with Journal.open(
         config(tmp_path, "save_every=0", *expected.get("overrides", ())),
-        trainer=training.trainer(),
+        **({"roles": trainers} if "roles" in expected else {"trainer": trainers[""]}),
         watch=FakeWatch(),
         ambient=StillAmbient(),
         environ={},
     ) as journal:
         assert journal.resumption.step == expected["resumes_at"]
-        assert [value.hex() for value in training.digest()] == expected["parameters"]
+        assert journal.committed_loop_state() == expected.get("loop_state")
+        restored = [value.hex() for training in trainings.values() for value in training.digest()]
+        assert restored == expected["parameters"]
     assert verify(Place(disk=LocalDisk(tmp_path), path=f"milepost/default/run/{run_ts}")).exit_code == 0
 
 
-def test_the_newest_golden_journal_holds_every_kind_of_record_and_is_written_as_it_was() -> None:
+def test_the_golden_journals_hold_every_kind_of_record_and_each_is_written_as_it_was() -> None:
     lines = [
         line
-        for segment in sorted((GOLDEN / VERSIONS[-1] / "run" / "journal").glob("*.jsonl"))
+        for version in VERSIONS
+        for segment in sorted((GOLDEN / version / "run" / "journal").glob("*.jsonl"))
         for line in segment.read_bytes().splitlines(keepends=True)
         if is_whole(line)
     ]

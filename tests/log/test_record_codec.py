@@ -18,13 +18,24 @@ from rpds import HashTrieMap
 
 from milepost.engines.shapes import Mismatch, object_of, shape_of
 from milepost.journal.log.codec import CODEC, Codec
+from milepost.transitions.boundary import BoundaryStage
 from milepost.transitions.emergency import EmergencyStage
 from milepost.transitions.errors import Corrupt, NewerVersion
 from milepost.transitions.machine import RECORDS, State
 from milepost.transitions.retention import Part, PruneStage, Retention
 from milepost.transitions.saving import SaveStage
 from milepost.transitions.validation import Validation, ValidationStage
-from tests.transitions.samples import OLDER, PARTS, RESUMED_RUN, SAVE, prune_in, published, save_in
+from tests.transitions.samples import (
+    LOOP_STATE,
+    OLDER,
+    PARTS,
+    RESUMED_RUN,
+    SAVE,
+    boundary_in,
+    prune_in,
+    published,
+    save_in,
+)
 
 
 class Colour(Enum):
@@ -257,6 +268,7 @@ def test_a_type_without_a_shape_is_refused_when_the_registry_is_made() -> None:
 LIVED_IN = State(
     run=RESUMED_RUN,
     saving=replaced(published(full=(OLDER, SAVE), artifacts=(OLDER,)), open=(save_in(SaveStage.WRITING),)),
+    boundary=replaced(boundary_in(BoundaryStage.JOINED), committed=LOOP_STATE),
     validation=Validation(stage=ValidationStage.PUBLISHING, save=SAVE, completed=OLDER),
     retention=Retention(
         open=(prune_in(PruneStage.OPEN), prune_in(PruneStage.FAILED, of=OLDER, part=Part.CHECKPOINT)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from milepost.journal.forensics.sentences import SENTENCES, sentence, step_of
+from milepost.transitions.boundary import BoundaryOpened, RolesResumed, RoleStored, RoleUpdated
 from milepost.transitions.machine import RECORDS, Record
 from milepost.transitions.retention import Part, Pruned, PruneFailed, PruneOpened
 from milepost.transitions.saving import ArtifactSealed, SaveOpened
@@ -16,7 +17,7 @@ from milepost.transitions.validation import (
     PublicationPended,
 )
 from milepost.transitions.values import FULL, Mode, Reason
-from tests.transitions.samples import MANIFEST, PARTIAL, PARTS, SAVE, record_for, state_in
+from tests.transitions.samples import LOOP_STATE, MANIFEST, PARTIAL, PARTS, ROLES, SAVE, record_for, state_in
 
 SAID: tuple[tuple[Record, str], ...] = (
     (
@@ -31,6 +32,22 @@ SAID: tuple[tuple[Record, str], ...] = (
         ArtifactSealed(save=SAVE, manifest=MANIFEST),
         "iter_000000010 is published as an artifact, no resume source (save 10.1.1)",
     ),
+    (
+        BoundaryOpened(save=SAVE, roles=ROLES, loop_state=LOOP_STATE),
+        "save 10.1.1 joins critic at optimizer step 8, policy at optimizer step 4 (critic_warmup_iterations=5)",
+    ),
+    (
+        BoundaryOpened(save=SAVE, roles=ROLES[:1], loop_state=()),
+        "save 10.1.1 joins critic at optimizer step 8",
+    ),
+    (RoleStored(save=SAVE, role="critic"), "save 10.1.1: everything of critic is durable in staging"),
+    (RoleUpdated(role="critic", applied=1, skipped=0), "critic: 1 update was applied"),
+    (RoleUpdated(role="critic", applied=0, skipped=3), "critic: 3 updates were skipped"),
+    (
+        RolesResumed(roles=ROLES, loop_state=LOOP_STATE),
+        "the roles are critic at optimizer step 8, policy at optimizer step 4 (critic_warmup_iterations=5)",
+    ),
+    (RolesResumed(roles=ROLES[1:], loop_state=None), "the roles are policy at optimizer step 4"),
     (EvaluationPended(save=SAVE), "save 10.1.1 will wait for its evaluation once it is published"),
     (
         EvaluationFailed(save=SAVE, detail="ValueError: empty"),
