@@ -3,6 +3,8 @@
 An edit is a pair of snippets, what is there and what was written instead. Whole lines are found whatever their
 indentation, and what replaces them gets it; anything else is replaced within its line. An edit whose text is no
 longer there, once, fails loudly. The function's code is changed for the time of a `with`, and nothing else is.
+
+Those of ranks and roles are in `crew_bugs.py`.
 """
 
 from __future__ import annotations
@@ -309,7 +311,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a sealed step is saved again",
-        "journal.facade:Journal.save",
+        "journal.leading:Leading.save",
         (("if self.state.saving.holds(step, plan) is None:", "if True:"),),
     ),
     Bug(
@@ -440,8 +442,8 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "the first step comes before the evaluation that is pending",
-        "journal.facade:Journal.steps",
-        (("self.settle_validation(validate)", "pass"),),
+        "journal.leading:Leading.begin",
+        (("self._boundaries.settle(validate)", "pass"),),
     ),
     Bug(
         "a new writer forgets what is pending",

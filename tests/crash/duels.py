@@ -8,9 +8,11 @@ from milepost.engines.simulated import SimulatedDisk
 from milepost.journal import Config
 from tests.crash.explore import Explorer
 from tests.crash.histories import RELEASES, REMOVES, VALIDATES, WEIGHTS, a_death_in_an_evaluation
+from tests.crash.promised import Saved, promises
 from tests.crash.promises import LATEST
 from tests.crash.published import need
-from tests.crash.world import Run, Saved, config, promises
+from tests.crash.puppets import TWO_RANKS, TWO_ROLES, Cast
+from tests.crash.world import Form, Run, config
 from tests.crash.writers import (
     Point,
     Program,
@@ -27,6 +29,7 @@ from tests.crash.writers import (
 )
 
 PARTIAL = config(save_async=False, plan=WEIGHTS)
+CREWS: tuple[tuple[Cast, Form], ...] = ((TWO_RANKS, "dcp"), (TWO_ROLES, "consolidated"))
 
 
 def two_writers_never_lie() -> None:
@@ -224,6 +227,35 @@ def _overtaken_at(
         sleeper.go()
         settle(both, newest=waking, explorer=explorer)
     return reached + 1
+
+
+def a_crew_that_sleeps_is_overtaken() -> None:
+    """Paused before any of its members' operations on the second save, while another crew takes over."""
+    for crew, form in CREWS:
+        for newer in (idles, saves_once):
+            explorer = Explorer(renames=("separate",), losses=(), goes_on=False, cast=crew, form=form)
+            number: int | None = 0
+            while number is not None:
+                number = _crew_overtaken_at(number, newer, crew, explorer)
+
+
+def _crew_overtaken_at(number: int, newer: Program, crew: Cast, explorer: Explorer) -> int | None:
+    knobs = config(save_async=False, form=explorer.form)
+    with stage() as both:
+        sleeper = both.enter("a", saves_twice, knobs=knobs, cast=crew)
+        if not sleeper.go(lambda point: point.number >= number and _of_a_save(point) and _pointed(both) >= 1):
+            return None
+        assert sleeper.at is not None
+        reached = sleeper.at.number
+        waking = both.enter("b", newer, knobs=knobs, cast=crew)
+        waking.go()
+        sleeper.go()
+        settle(both, newest=waking, explorer=explorer)
+    return reached + 1
+
+
+def _of_a_save(point: Point) -> bool:
+    return point.shared and point.verb in ("mkdir", "create", "publish", "sync_dir")
 
 
 def _pointed(setting: Stage) -> int:

@@ -23,10 +23,12 @@ from milepost.transitions.machine import State, due
 from milepost.transitions.validation import ValidationStage
 from milepost.transitions.values import SaveId, parse_iteration
 from tests.crash import marks
+from tests.crash.promised import Offered, Promise, Promises, Saved, promises
 from tests.crash.promises import Seen, keeps, look, values_of
 from tests.crash.published import Violation, need
+from tests.crash.puppets import Cast
 from tests.crash.traces import nothing_goes_back
-from tests.crash.world import Offered, Promise, Promises, Run, Saved, Values, config, promises
+from tests.crash.world import Form, Run, Values, config
 
 Kind = Literal["power loss", "poorest power loss", "kill"]
 Kinds = tuple[Kind, ...]
@@ -64,10 +66,13 @@ class _Crash:
 class Explorer:
     """Visits crash states. `losses` says how unsynced bytes survive in part.
 
-    With `goes_on` each run is asked for one more save, unless it crashed in a recovery.
+    With `goes_on` each run is asked for one more save, unless it crashed in a recovery. Runs are recovered with the
+    `cast` and in the format in which they were saved.
     """
 
     goes_on: bool = True
+    cast: Cast | None = None
+    form: Form = "consolidated"
     renames: Sequence[Renames] = RENAMES
     losses: Sequence[Loss] = LOSSES
     visited: int = 0
@@ -116,7 +121,8 @@ class Explorer:
         try:
             raw = look(crash.image)
             keeps(raw, crash.told)
-            recovered = recover(crash.image, before=raw, goes_on=self.goes_on and not level)
+            goes_on = self.goes_on and not level
+            recovered = recover(crash.image, before=raw, goes_on=goes_on, cast=self.cast, form=self.form)
             keeps(recovered.seen, crash.told)
             if recovered.save is not None:
                 offered = values_of(crash.told).get(recovered.save)
@@ -157,11 +163,18 @@ class Explorer:
         return found.values()
 
 
-def recover(image: SimulatedDisk, *, before: Mapping[str, Seen] | None = None, goes_on: bool = True) -> Recovered:
+def recover(
+    image: SimulatedDisk,
+    *,
+    before: Mapping[str, Seen] | None = None,
+    goes_on: bool = True,
+    cast: Cast | None = None,
+    form: Form = "consolidated",
+) -> Recovered:
     """Open the run that a crash left, and require that it is at rest and can go on. `before` is a look at it raw."""
     before = look(image) if before is None else before
     try:
-        run = Run(image, f"after-{_segments(image)}", config=config(save_async=False))
+        run = Run(image, f"after-{_segments(image)}", config=config(save_async=False, form=form), cast=cast)
     except NotResumable as error:
         return _kept_out(image, error, goes_on=goes_on)
     except MilepostError as error:
@@ -171,16 +184,27 @@ def recover(image: SimulatedDisk, *, before: Mapping[str, Seen] | None = None, g
     _at_rest(image, run.attempt, found)
     _resumed(run, found)
     marks.of_recovery(image, run.attempt, state.run.segment)
+    _joined(before.get(run.attempt), state)
     recovered = Recovered(
         length=len(image.trace),
         seen=seen,
         save=state.saving.newest,
-        values=run.trainer.values(),
+        values=run.values(),
     )
     _validates(run, before.get(run.attempt))
     if goes_on:
         _goes_on(run, image)
     return recovered
+
+
+def _joined(before: Seen | None, state: State) -> None:
+    """INV-15: of a boundary that was open all roles are there now, or none."""
+    joined = before.state.boundary.open if before is not None else None
+    if joined is None:
+        return
+    sealed = state.saving.sealed.get(joined.save.step)
+    need(state.boundary.open is None, "INV-15", f"the boundary of {joined.save} is open still")
+    marks.of_boundary(joined.save, sealed.id if sealed is not None else None)
 
 
 def _segments(image: SimulatedDisk) -> int:

@@ -13,7 +13,7 @@ from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.simulated import Fault, SimulatedDisk, fault_at, fault_on
 from milepost.transitions.errors import Busy, Corrupt, Refused, Unavailable
 from milepost.transitions.values import SaveId
-from tests.crash import duels, marks, policies
+from tests.crash import duels, marks, policies, ranks, roles
 from tests.crash.explore import Explorer, recover
 from tests.crash.histories import (
     a_day,
@@ -26,9 +26,10 @@ from tests.crash.histories import (
     small_segments,
     write,
 )
+from tests.crash.promised import Covered, Ended, Opened, Saved, promises
 from tests.crash.promises import keeps, look
 from tests.crash.published import need
-from tests.crash.world import HOME, Covered, Ended, Opened, Run, Saved, config, promises
+from tests.crash.world import HOME, Run, config
 from tests.crash.writers import saves_once, saves_twice
 
 # --- checks: one writer -------------------------------------------------------------------------------------
@@ -247,6 +248,19 @@ CHECKS: tuple[Callable[[], None], ...] = (
     policies.what_cannot_be_deleted_stops_nobody,
     policies.artifacts_are_not_counted,
     policies.what_was_released_is_no_resume_source,
+    ranks.a_failure_of_a_rank_is_everyones,
+    ranks.a_rank_that_is_gone_before_an_order_is_named,
+    ranks.every_rank_gets_back_its_own,
+    ranks.every_rank_evaluates,
+    ranks.what_ranks_restore_is_compared,
+    ranks.what_one_rank_is_told_stops_all,
+    roles.a_role_joins_its_save_before_the_next,
+    roles.a_boundary_is_of_its_roles,
+    roles.a_marker_of_another_boundary_is_refused,
+    roles.a_role_that_fails_takes_all_with_it,
+    roles.a_snapshot_that_was_released_is_not_written,
+    roles.retention_reaches_into_directories,
+    roles.roles_are_saved_as_one,
     duels.an_overtaken_sweep_spares_its_successor,
     duels.an_overtaken_sweep_spares_its_successors_notes,
     duels.two_sweeps_of_one_debris_agree,
@@ -262,6 +276,14 @@ CHECKS: tuple[Callable[[], None], ...] = (
     policies.every_crash_behind_a_death_in_an_evaluation_is_survived,
     policies.every_crash_of_a_validation_is_survived,
     policies.every_crash_of_retention_is_survived,
+    roles.every_crash_of_a_boundary_is_survived,
+    ranks.every_crash_of_a_save_of_ranks_is_survived,
+    roles.every_crash_of_a_release_in_directories_is_survived,
+    roles.every_crash_of_a_boundary_over_members_is_survived,
+    ranks.every_loss_of_a_rank_is_survived,
+    ranks.every_fault_of_another_rank_is_survived,
+    roles.every_loss_of_a_role_beside_the_loop_is_survived,
+    roles.every_fault_of_a_boundary_is_survived,
     a_power_loss_after_a_kill_is_survived,
     every_crash_of_an_ending_is_survived,
     every_fault_is_survived,
@@ -269,6 +291,7 @@ CHECKS: tuple[Callable[[], None], ...] = (
     duels.a_writer_that_sleeps_in_a_prune_is_overtaken,
     duels.a_writer_that_sleeps_over_an_artifact_is_overtaken,
     duels.a_newcomer_is_not_deceived_by_a_prune,
+    duels.a_crew_that_sleeps_is_overtaken,
     duels.two_writers_never_lie,
     duels.a_newcomer_is_never_deceived,
 )

@@ -10,6 +10,7 @@ import orjson
 
 from milepost.engines.checkpoints.released import RELEASED
 from milepost.engines.simulated import Operation, SimulatedDisk
+from milepost.transitions.values import SaveId
 
 RARE = (
     "a published save rolled forward",
@@ -40,6 +41,17 @@ RARE = (
     "a prune finished by the next start",
     "a prune that failed",
     "a release marker met again",
+    "a failure of another rank",
+    "a disk of another rank that failed",
+    "a rank lost inside its write",
+    "a stop that another rank was told of",
+    "a role lost beside the loop",
+    "a role that failed, and the boundary after it",
+    "a snapshot released before it was written",
+    "roles of another run refused",
+    "a boundary rolled forward",
+    "a boundary abandoned",
+    "a directory that a release emptied removed by the next start",
 )
 
 MET: Counter[str] = Counter()
@@ -58,6 +70,12 @@ def of_recovery(disk: SimulatedDisk, attempt: str, segment: int) -> None:
             _of_record(record)
     for operation in disk.trace:
         _of_operation(operation)
+
+
+def of_boundary(joined: SaveId | None, sealed: SaveId | None) -> None:
+    """Count what a recovery made of the boundary that a writer before it had open."""
+    if joined is not None:
+        hit("a boundary rolled forward" if joined == sealed else "a boundary abandoned")
 
 
 def _of_record(record: dict[str, object]) -> None:
@@ -90,5 +108,7 @@ def _of_operation(operation: Operation) -> None:
         return
     elif operation.verb == "rename" and name.startswith("revoked-"):
         hit("live staging revoked")
+    elif operation.verb == "rmdir" and "/iter_" in operation.path:
+        hit("a directory that a release emptied removed by the next start")
     elif operation.verb == "unlink" and name.startswith("latest_checkpoint.txt."):
         hit("an earlier epoch's pointer temporary removed")

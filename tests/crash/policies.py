@@ -16,20 +16,11 @@ from milepost.transitions.values import FULL, Component, Plan, SaveId, union
 from tests.crash import histories, marks
 from tests.crash.explore import Explorer, recover
 from tests.crash.histories import RELEASES, REMOVES, STATE, UNITES, VALIDATES, WEIGHTS, refused
+from tests.crash.promised import Evaluating, Offered, promises
 from tests.crash.promises import Seen, after_a_release_that_was_not_synced, keeps, look
 from tests.crash.published import need
 from tests.crash.traces import nothing_goes_back
-from tests.crash.world import (
-    HOME,
-    ROOT,
-    BrokenEvaluation,
-    Evaluating,
-    Offered,
-    Run,
-    Values,
-    config,
-    promises,
-)
+from tests.crash.world import HOME, ROOT, BrokenEvaluation, Run, Values, config
 
 OPTIMIZER = (Component.OPTIMIZER,)
 

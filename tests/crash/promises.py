@@ -7,6 +7,7 @@ How one published directory has to look is in `published.py`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +17,7 @@ from attrs import frozen
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.simulated import SimulatedDisk
 from milepost.journal.log.replay import replay
+from milepost.transitions.boundary import BoundaryOpened
 from milepost.transitions.emergency import EmergencyCovered
 from milepost.transitions.errors import MilepostError
 from milepost.transitions.invariants import violations
@@ -31,20 +33,9 @@ from milepost.transitions.validation import (
     PublicationPended,
 )
 from milepost.transitions.values import SaveId, Witness, parse_iteration
+from tests.crash.promised import Announced, Covered, Ended, Evaluating, Made, Offered, Opened, Promises, Saved
 from tests.crash.published import ARTIFACTS, CHECKPOINTS, Directory, Violation, need, published
-from tests.crash.world import (
-    HOME,
-    Announced,
-    Covered,
-    Ended,
-    Evaluating,
-    Made,
-    Offered,
-    Opened,
-    Promises,
-    Saved,
-    Values,
-)
+from tests.crash.world import HOME, Values
 
 LATEST = "latest_checkpoint.txt"
 
@@ -103,6 +94,7 @@ def _look_at(disk: SimulatedDisk, files: Mapping[str, object], attempt: str) -> 
     _agree(partial, state.saving.artifacts, log)
     _retained(full, state)
     _validated(full, log)
+    _joined({**partial, **full}, log)
     return Seen(
         published=full,
         artifacts=partial,
@@ -180,6 +172,20 @@ def _validated(found: Mapping[int, Directory], log: _Log) -> None:
         need(said >= least, "INV-07", f"{one.path} says {one.generation}; the journal is further")
 
 
+def _joined(found: Mapping[int, Directory], log: _Log) -> None:
+    """INV-15: what a marker says is what the journal had recorded of the boundary, and there is none without that."""
+    for one in found.values():
+        boundary = log.joined.get(one.manifest.save)
+        if boundary is None:
+            need(one.mark is None, "INV-15", f"{one.path} has the marker {one.mark}, and no boundary is recorded")
+            continue
+        counters = {role.role: role.clocks.optimizer_step for role in boundary.roles}
+        said = {value.name: json.loads(value.value) for value in boundary.loop_state}
+        mark = one.mark
+        same = mark is not None and (mark.counters, mark.loop_state) == (counters, said)
+        need(same, "INV-15", f"{one.path} says {mark}, recorded are {counters} and {said}")
+
+
 _LOGS: dict[object, _Log] = {}
 
 
@@ -212,6 +218,7 @@ class _Log:
         self.passed: set[SaveId] = set()
         self.publishing: set[SaveId] = set()
         self.completed: set[SaveId] = set()
+        self.joined: dict[SaveId, BoundaryOpened] = {}
         seq = 0
         try:
             for entry, state in replay(SegmentLog(disk, folder=f"{attempt}/journal"), witnesses=witnesses):
@@ -230,6 +237,8 @@ class _Log:
         match record:
             case SaveOpened(save=save):
                 self.saves.add(save)
+            case BoundaryOpened(save=save):
+                self.joined[save] = record
             case EvaluationPended(save=save):
                 self.pended.add(save)
             case EvaluationPassed(save=save):
@@ -262,8 +271,10 @@ def _latest(files: Mapping[str, object], path: str) -> int | None:
 
 def keeps(seen: Mapping[str, Seen], promised: Promises) -> None:
     """Everything that was promised is there."""
+    offered: dict[tuple[str, SaveId], Offered] = {}
     for promise in promised:
         if isinstance(promise, Offered):
+            offered[promise.attempt, promise.save] = promise
             continue
         need(promise.attempt in seen, "INV-02", f"{promise} was promised and its attempt is gone")
         found = seen[promise.attempt]
@@ -292,6 +303,18 @@ def keeps(seen: Mapping[str, Seen], promised: Promises) -> None:
                 need(saving.holds(step, plan) is not None, "emergency", f"{promise}, but nothing holds it")
             case Ended(epoch=epoch):
                 need(epoch in found.ended, "INV-09", f"{promise}, but ended are {found.ended}")
+    for last in offered.values():
+        _as_offered(seen, last)
+
+
+def _as_offered(seen: Mapping[str, Seen], offered: Offered) -> None:
+    """INV-15: the marker of what became of it has the counters of every role, and what the loop had said."""
+    there = seen[offered.attempt].published.get(offered.save.step) if offered.attempt in seen else None
+    if there is None or there.manifest.save != offered.save or not offered.counters:
+        return
+    mark = there.mark
+    same = mark is not None and (mark.counters, mark.loop_state) == (dict(offered.counters), dict(offered.loop))
+    need(same, "INV-15", f"{there.path} says {mark}, offered were {offered.counters} and {offered.loop}")
 
 
 def values_of(promised: Promises) -> dict[SaveId, Values]:

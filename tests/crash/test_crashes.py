@@ -11,18 +11,20 @@ import pytest
 from milepost.engines.simulated import Fault, SimulatedDisk, fault_at, fault_on
 from milepost.journal import Config
 from milepost.transitions.errors import Corrupt, Unavailable
-from tests.crash import duels, gauntlet, histories
+from tests.crash import duels, gauntlet, histories, ranks, roles
 from tests.crash.explore import Explorer, recover
+from tests.crash.promised import promises
 from tests.crash.promises import keeps, look
-from tests.crash.world import Run, config, promises
+from tests.crash.world import Run, config
 from tests.crash.writers import saves_once
 
 ONE_WRITER = tuple(
     check
     for check in gauntlet.CHECKS
-    if check.__module__ != duels.__name__ and check is not gauntlet.a_power_loss_after_a_kill_is_survived
+    if check.__module__ not in (duels.__name__, ranks.__name__, roles.__name__)
+    and check is not gauntlet.a_power_loss_after_a_kill_is_survived
 )
-"""The others are in `test_two_writers.py`, and among the slow ones below."""
+"""The others are in `test_two_writers.py` and `test_crews.py`, and among the slow ones below."""
 
 
 def opening(disk: SimulatedDisk) -> None:

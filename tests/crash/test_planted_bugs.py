@@ -1,7 +1,7 @@
 """Every planted bug is caught by the suite's own checks, or is listed with the proof that it is none.
 
 Bugs by machine (`planting.py`): each durability call dropped, done one statement late, or replacing. Bugs by name:
-`bugs.py`. A survivor fails, and so does an entry of `EQUIVALENT` that is caught or names no site.
+`bugs.py` and `crew_bugs.py`. A survivor fails, and so does an entry of `EQUIVALENT` that is caught or names no site.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.crash import duels, gauntlet, policies
+from tests.crash import duels, gauntlet, policies, roles
 from tests.crash.bugs import BUGS, Bug, written
+from tests.crash.crew_bugs import CREW_BUGS
 from tests.crash.planting import mutants, planted
 
 _LOCAL = "engines.checkpoints.local:LocalCheckpoints"
@@ -70,7 +71,7 @@ EQUIVALENT: dict[str, str] = {
     "journal.driver:Driver.barrier:sync:1 late": (
         "what was appended before the look is read by whoever claims after it, and made durable before it is built on"
     ),
-    "journal.facade:Journal.close:barrier:1 late": (
+    "journal.leading:Leading.close:barrier:1 late": (
         "the fold cache keeps what the newest barrier covered, whichever that was, and is never authoritative"
     ),
     "journal.restoring:_adopt:barrier:1 late": "what stands behind it looks a word up in a table",
@@ -93,6 +94,7 @@ APART = (f"{_LOCAL}.resync:sync_dir:1 dropped", "journal.opening:open_attempt:re
 BY: dict[str, Callable[[], None]] = {
     f"{_LOCAL}._release:sync_dir:1 dropped": policies.every_crash_of_retention_is_survived,
     f"{_LOCAL}._release:sync_dir:1 late": policies.every_crash_of_retention_is_survived,
+    f"{_LOCAL}._leave:sync_dir:1 dropped": roles.every_crash_of_a_release_in_directories_is_survived,
     f"{_LOCAL}._join:rename:1 dropped": policies.a_prune_that_fails_is_tried_again,
     f"{_LOCAL}._remove_all:rename:2 dropped": policies.a_prune_that_fails_is_tried_again,
     f"{_LOCAL}._remove_all:rename:2 late": policies.a_prune_that_fails_is_tried_again,
@@ -141,7 +143,7 @@ def test_a_durability_call_is_missed(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", BUGS, ids=str)
+@pytest.mark.parametrize("bug", (*BUGS, *CREW_BUGS), ids=str)
 def test_a_bug_is_caught(bug: Bug) -> None:
     assert catch(written(bug), by=bug.by), f"{bug} survives: add the check that catches it"
 

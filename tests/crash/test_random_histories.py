@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -25,10 +25,12 @@ from milepost.transitions.values import FULL, union
 from tests.crash import marks
 from tests.crash.explore import Explorer
 from tests.crash.histories import STATE, WEIGHTS, but_one
+from tests.crash.promised import Made, Promises, Saved, promises
 from tests.crash.promises import keeps, look
 from tests.crash.published import need
+from tests.crash.puppets import Cast
 from tests.crash.traces import nothing_goes_back
-from tests.crash.world import ROOT, BrokenEvaluation, Made, Promises, Run, Saved, config, promises
+from tests.crash.world import ROOT, BrokenEvaluation, Form, Run, config
 
 CODES = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 PICK = st.integers(min_value=0, max_value=10_000)
@@ -57,7 +59,24 @@ def _behind_an_artifact(disk: SimulatedDisk) -> bool:
     return saving.newest_artifact is not None and saving.newest_artifact.step > step
 
 
+@contextmanager
+def _broken_inside() -> Iterator[None]:
+    """An evaluation that raised; of several members as the failure of the one that did."""
+    try:
+        yield
+    except BrokenEvaluation:
+        pass
+    except Unavailable as failure:
+        if BrokenEvaluation.__name__ not in str(failure):
+            raise
+
+
 class Histories(RuleBasedStateMachine):
+    """Who takes part, in which format, and what a life may be configured with, its subclasses may say."""
+
+    cast: ClassVar[Cast | None] = None
+    form: ClassVar[Form] = "consolidated"
+
     def __init__(self) -> None:
         super().__init__()
         self.disk = SimulatedDisk(renames="separate")
@@ -66,7 +85,7 @@ class Histories(RuleBasedStateMachine):
         self.lives = 0
         self.looked = 0
         self.faulty = False
-        self.explorer = Explorer(renames=("separate",), goes_on=False)
+        self.explorer = Explorer(renames=("separate",), goes_on=False, cast=self.cast, form=self.form)
 
     # --- what a run does ------------------------------------------------------------------------------------
 
@@ -81,10 +100,9 @@ class Histories(RuleBasedStateMachine):
             self.disk.drop_caches()  # what a sync lost reads well until then, and no later sync brings it back
         self.lives += 1
         asked = self._newest_path() if resume == "path" else resume
+        settings = config(save_async=in_background, resume=asked, form=self.form, **self.allowed(knobs))
         try:
-            self.run = Run(
-                self.disk, f"life-{self.lives}", config=config(save_async=in_background, resume=asked, **knobs)
-            )
+            self.run = Run(self.disk, f"life-{self.lives}", config=settings, cast=self.cast)
         except NotResumable as refusal:
             need(resume != "off", "INV-17", "a fresh start was refused")
             need(resume == "path" or _behind_an_artifact(self.disk), "INV-17", f"a start was refused: {refusal}")
@@ -112,7 +130,7 @@ class Histories(RuleBasedStateMachine):
 
         def action(run: Run) -> None:
             run.meanwhile = broken
-            with suppress(BrokenEvaluation):
+            with _broken_inside():
                 run.train(validate=True)
             run.meanwhile = lambda _step: None
             run.process.check_alive()
@@ -180,7 +198,7 @@ class Histories(RuleBasedStateMachine):
         """Another process while this one lives: it is refused, or finds a newer attempt that nobody writes."""
         self.lives += 1
         try:
-            second = Run(self.disk, f"life-{self.lives}", config=config())
+            second = Run(self.disk, f"life-{self.lives}", config=config(form=self.form), cast=self.cast)
         except Busy:
             marks.hit("a live run found busy")
         except NotResumable:
@@ -214,6 +232,10 @@ class Histories(RuleBasedStateMachine):
         self.disk, self.run, self.looked, self.faulty = image, None, 0, False
         keeps(look(self.disk), self.told)
 
+    def allowed(self, knobs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What of these a life of this machine may be configured with."""
+        return knobs
+
     # --- tools ----------------------------------------------------------------------------------------------
 
     def _do(self, action: Callable[[Run], object], pick: int) -> None:
@@ -224,7 +246,8 @@ class Histories(RuleBasedStateMachine):
         except Killed:
             self.run = None
         except MilepostError as failure:
-            need(self.faulty, "promises", f"nothing went wrong, and yet: {failure!r}")
+            hurt = self.faulty or not all(process.alive for process in run.others)
+            need(hurt, "promises", f"nothing went wrong, and yet: {failure!r}")
             expected = isinstance(failure, Refused | Unavailable)
             need(expected, "promises", f"a disk that fails is Unavailable, not {failure!r}")
             self._lost()

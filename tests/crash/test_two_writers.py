@@ -15,8 +15,9 @@ from milepost.transitions.errors import Fenced
 from tests.crash import duels
 from tests.crash.duels import settle
 from tests.crash.explore import Explorer, recover
+from tests.crash.promised import Saved, promises
 from tests.crash.promises import keeps, look
-from tests.crash.world import HOME, Run, Saved, config, promises
+from tests.crash.world import HOME, Run, config
 from tests.crash.writers import Point, Program, Stage, When, idles, saves_once, saves_twice, stage
 
 
@@ -171,6 +172,11 @@ def test_two_writers_of_what_is_pending_pruned_or_partial(check: Callable[[], No
 @pytest.mark.slow
 def test_a_newcomer_is_never_deceived() -> None:
     duels.a_newcomer_is_never_deceived()
+
+
+@pytest.mark.slow
+def test_a_crew_that_sleeps_is_overtaken() -> None:
+    duels.a_crew_that_sleeps_is_overtaken()
 
 
 @pytest.mark.slow

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from milepost.engines.checkpoints import released
 from milepost.engines.simulated import Operation, SimulatedDisk
 from milepost.transitions.errors import MilepostError
+from milepost.transitions.values import SaveId
+from tests.crash.promised import Evaluating
 from tests.crash.promises import LATEST, look
 from tests.crash.published import ARTIFACTS, CHECKPOINTS, need, published
-from tests.crash.world import Evaluating
 
 _CHECKPOINT, _ARTIFACT = "/checkpoints/iter_", "/checkpoint_artifacts/iter_"
 
@@ -22,6 +23,7 @@ Tree = Mapping[str, object]
 
 def nothing_goes_back(disk: SimulatedDisk) -> None:
     """INV-01 to INV-03, INV-08 and INV-16 along a trace; INV-07 at each evaluation that began in it."""
+    _one_save_at_a_time(disk)
     before: Tree = {}
     for length, operation in enumerate(disk.trace, 1):
         if operation.verb == "mark" and isinstance(operation.note[0], Evaluating):
@@ -33,6 +35,22 @@ def nothing_goes_back(disk: SimulatedDisk) -> None:
         _only_forward(before, now, where)
         _whole(now)
         before = now
+
+
+def _one_save_at_a_time(disk: SimulatedDisk) -> None:
+    """INV-04: nothing is written of a save once the next one of its writer has begun, of whichever role."""
+    newest: dict[tuple[str, int], SaveId] = {}
+    for operation in disk.trace:
+        run, staging, inside = operation.path.partition("/checkpoints/.staging/")
+        if not staging or operation.verb not in ("mkdir", "create", "write"):
+            continue
+        try:
+            save = SaveId.parse(inside.partition("/")[0])
+        except ValueError:
+            continue  # a note, or what was taken away
+        last = newest.setdefault((run, save.epoch), save)
+        need(last.counter <= save.counter, "INV-04", f"{operation.path} is written while {last} is under way")
+        newest[run, save.epoch] = save
 
 
 def _tells(operation: Operation) -> bool:
@@ -79,9 +97,10 @@ def _may_go(path: str, before: Tree, now: Tree) -> bool:
     if not isinstance(marker, bytes):
         return False
     try:
-        return name in released.decode(marker, where=folder).files
+        files = released.decode(marker, where=folder).files
     except MilepostError:
         return False
+    return name in files or any(file.startswith(f"{name}/") for file in files)
 
 
 def _evaluates_what_waits(disk: SimulatedDisk, length: int, began: Evaluating) -> None:

@@ -9,31 +9,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable
 from functools import cache
-from hashlib import blake2b
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-import torch
-from attrs import frozen
-
+from milepost.engines.crew.member import Member
 from milepost.engines.disks import Disk
 from milepost.engines.simulated import Process, SimulatedDisk
-from milepost.engines.slots import SteppedSlot
 from milepost.engines.termination import Termination, TerminationWatch
-from milepost.engines.trainers import Restored, RestoreSource, Snapshot
-from milepost.engines.trainers.protocols import CursorResume
 from milepost.journal import Config, Journal
 from milepost.journal.saves import KeepFn
 from milepost.transitions.emergency import EmergencyStage
 from milepost.transitions.saving import Save
-from milepost.transitions.values import FULL, Clocks, Component, Plan, SaveId, union
+from milepost.transitions.values import FULL, Component, Plan, SaveId, union
+from tests.crash.given import NamedAmbient, TinyTrainer, ToldWatch, Values
+from tests.crash.promised import Announced, Covered, Ended, Evaluating, Made, Offered, Opened, Promise, Saved
+from tests.crash.puppets import BesideSlot, Cast, Puppets, step_slots
 
 ROOT = "/simulated"
 HOME = "milepost/default/run"
 
-Values = tuple[float, ...]
+Form = Literal["consolidated", "dcp"]
 View = Callable[[Process], Disk]
 """How a process sees the disk."""
 
@@ -43,186 +39,7 @@ def as_it_is(process: Process) -> Disk:
     return process
 
 
-# --- promises -----------------------------------------------------------------------------------------------
-
-
-@frozen(kw_only=True)
-class Opened:
-    """`Journal.open` returned: this epoch and what it continues from are durable."""
-
-    attempt: str
-    epoch: int
-    execution: str
-    step: int
-
-
-@frozen(kw_only=True)
-class Offered:
-    """A save was begun with these values. Nothing is promised; whatever becomes of it must hold them."""
-
-    attempt: str
-    save: SaveId
-    values: Values
-
-
-@frozen(kw_only=True)
-class Saved:
-    """A checkpoint was acknowledged: published, durable, and latest names it or a later one."""
-
-    attempt: str
-    save: SaveId
-    manifest: str
-    values: Values
-
-
-@frozen(kw_only=True)
-class Made:
-    """An artifact was acknowledged: published and durable beside the checkpoints, for ever (INV-16)."""
-
-    attempt: str
-    save: SaveId
-    manifest: str
-
-
-@frozen(kw_only=True)
-class Evaluating:
-    """The evaluation of a step began, with these values. What was due of the step, `due`, is published (INV-06)."""
-
-    attempt: str
-    epoch: int
-    step: int
-    due: Plan
-    values: Values
-
-
-@frozen(kw_only=True)
-class Announced:
-    """People were told that this checkpoint is validated and published."""
-
-    attempt: str
-    save: SaveId
-
-
-@frozen(kw_only=True)
-class Covered:
-    """The order to stop came with the word that `plan` of everything up to this step is saved."""
-
-    attempt: str
-    epoch: int
-    step: int
-    plan: Plan
-
-
-@frozen(kw_only=True)
-class Ended:
-    """`close` returned: the end of the epoch is durable."""
-
-    attempt: str
-    epoch: int
-
-
-Promise = Opened | Offered | Saved | Made | Evaluating | Announced | Covered | Ended
-Promises = tuple[Promise, ...]
-
-
-def promises(disk: SimulatedDisk, length: int | None = None) -> Promises:
-    """What was promised in the first `length` entries of the trace."""
-    return cast(Promises, tuple(note[0] for note in disk.marks(length)))
-
-
-# --- what a run is given ------------------------------------------------------------------------------------
-
-
-class TinyTrainer:
-    """Three small tensors and a counter. `life` is in what it saves: no two processes save the same bytes."""
-
-    def __init__(self, life: int) -> None:
-        self.weight = torch.zeros(3, dtype=torch.float64)
-        self.momentum = torch.zeros(1, dtype=torch.float64)
-        self.trained = 0
-        self.life = life
-
-    def train(self, step: int) -> None:
-        """Depends on every step before it."""
-        self.momentum.mul_(0.25).add_(step)
-        self.weight.mul_(0.5).add_(torch.tensor([step, 1.0, -step], dtype=torch.float64)).sub_(self.momentum)
-        self.trained += 1
-
-    def values(self) -> Values:
-        """Everything that a checkpoint of the present state has to bring back."""
-        return (*self.weight.tolist(), *self.momentum.tolist(), float(self.trained))
-
-    def capture(
-        self,
-        components: Plan,
-        *,
-        clocks: Clocks,
-        cursor_resume: CursorResume = "auto",
-        validation: Mapping[str, object] | None = None,
-    ) -> Snapshot:
-        state = [clocks.attempt_id, clocks.optimizer_step, clocks.skipped_total, clocks.skipped_consecutive]
-        trees: dict[Component, tuple[str, dict[str, object]]] = {
-            Component.MODEL: ("model", {"weight": self.weight}),
-            Component.OPTIMIZER: ("optim", {"momentum": self.momentum}),
-            Component.TRAINING_STATE: ("trainer", {"clocks": state, "trained": self.trained, "life": self.life}),
-        }
-        return Snapshot(components=components, trees=dict(trees[component] for component in components))
-
-    def restore(
-        self,
-        source: RestoreSource,
-        *,
-        cursor_resume: CursorResume = "auto",
-        validation: Mapping[str, object] | None = None,
-    ) -> Restored:
-        trainer = cast("dict[str, object]", source.load("trainer"))
-        model = cast("dict[str, torch.Tensor]", source.load("model", into={"weight": self.weight}))
-        optimizer = cast("dict[str, torch.Tensor]", source.load("optim", into={"momentum": self.momentum}))
-        self.weight.copy_(model["weight"])
-        self.momentum.copy_(optimizer["momentum"])
-        self.trained = cast(int, trainer["trained"])
-        attempt, applied, skipped, row = cast("list[int]", trainer["clocks"])
-        clocks = Clocks(attempt_id=attempt, optimizer_step=applied, skipped_total=skipped, skipped_consecutive=row)
-        return Restored(clocks=clocks, exact=("model", "optim", "trained"))
-
-
-class NamedAmbient:
-    """A clock that stands still and ids that follow from the process's name."""
-
-    def __init__(self, name: str) -> None:
-        self._digest = blake2b(name.encode(), digest_size=16).hexdigest()
-
-    def now(self) -> datetime:
-        return datetime(2026, 11, 29, 16, 9, 4, tzinfo=UTC)
-
-    def monotonic_s(self) -> float:
-        return 0.0
-
-    def nonce(self) -> str:
-        return self._digest
-
-    def execution_id(self) -> str:
-        return self._digest[:8]
-
-    def host(self) -> str:
-        return "host"
-
-    def pid(self) -> int:
-        return 1
-
-
-class ToldWatch:
-    """Says what the test told it."""
-
-    limits: tuple[str, ...] = ()
-
-    def __init__(self) -> None:
-        self.told: Termination | None = None
-
-    def observed(self) -> Termination | None:
-        return self.told
-
-    def close(self) -> None: ...
+# --- a run --------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -237,6 +54,7 @@ def config(
     emergency: Literal["full", "run"] = "full",
     keep_optim: int = 0,
     keep_model: int = 0,
+    form: Form = "consolidated",
 ) -> Config:
     """`plan` is that of regular saves, `validation` that of validations (empty: they save nothing).
 
@@ -251,6 +69,7 @@ def config(
             "rl": {
                 "save_every": save_every,
                 "save_async": save_async,
+                "checkpoint_format": form,
                 "resume": resume,
                 "checkpoint_components": _names(plan),
                 "emergency_checkpoint_components": emergency,
@@ -266,9 +85,6 @@ def _names(plan: Plan) -> list[str]:
     return [component.value for component in plan]
 
 
-# --- a run --------------------------------------------------------------------------------------------------
-
-
 class BrokenEvaluation(Exception):
     """The evaluation of a test that asked for one that fails."""
 
@@ -277,7 +93,11 @@ class Run:
     """One process that trains with an open journal; each of its methods is one thing a trainer does.
 
     `meanwhile` happens inside each evaluation, with its step: it may raise, kill, or tell the run to stop.
-    `evaluated` are the steps whose evaluation began, in order, each with the number of steps trained until then.
+    `evaluated` are the steps whose evaluation began, in order, each with the number of steps trained until then;
+    `elsewhere` are those of other members, each behind the member's number.
+
+    With a `cast` the run has other members beside the leader: `crew` moves them, `trainers` are by member those of
+    its roles, and the roles in `resting` are not trained. Each member's process has its number behind the name.
     """
 
     def __init__(
@@ -288,31 +108,30 @@ class Run:
         config: Config,
         keep_fn: KeepFn | None = None,
         view: View = as_it_is,
+        cast: Cast | None = None,
     ) -> None:
         self.disk = disk
         self.name = name
         self.process = disk.process(name)
-        self.trainer = TinyTrainer(life=len(name))
-        self.slot = SteppedSlot()
+        self.cast = cast
+        life = len(name)
+        self.trainers = cast.trainers(life) if cast is not None else ({"": TinyTrainer(life)},)
+        self.others = tuple(disk.process(f"{name}.{index}") for index in range(1, len(self.trainers)))
+        self.resting: frozenset[str] = frozenset()
+        self.loop: dict[str, object] = {}
+        self.slot = BesideSlot()
         self.watch = ToldWatch()
         self.meanwhile: Callable[[int], object] = _nothing
         self.evaluated: list[tuple[int, int]] = []
+        self.elsewhere: list[tuple[int, int]] = []
         self._offered: dict[SaveId, Values] = {}
         self._until = 0
         self._emergency: Plan = ()
-        self.journal = Journal.open(
-            config,
-            trainer=self.trainer,
-            keep_fn=keep_fn,
-            disk=view(self.process),
-            ambient=NamedAmbient(name),
-            slot=self.slot,
-            watch=cast(TerminationWatch, self.watch),
-            environ={},
-        )
+        self.journal = self._open(config, keep_fn, view)
+        self.loop = dict(self.journal.committed_loop_state() or {})
         self.attempt = f"{HOME}/{self.journal.run_ts}"
         self.step = self.journal.resumption.step
-        setattr(self.journal._progress, "published", self._announce)  # noqa: B010 - what people are told
+        setattr(self.journal._lead.progress, "published", self._announce)  # noqa: B010 - what people are told
         self._promise(
             Opened(
                 attempt=self.attempt,
@@ -321,6 +140,53 @@ class Run:
                 step=self.step,
             )
         )
+
+    def _open(self, config: Config, keep_fn: KeepFn | None, view: View) -> Journal:
+        named = self.cast is not None and bool(self.cast.roles)
+        own = cast(Any, self.trainers[0])
+        return Journal.open(
+            config,
+            trainer=None if named else own[""],
+            roles=own if named else None,
+            loop_state=(lambda: self.loop) if named else None,
+            keep_fn=keep_fn,
+            disk=view(self.process),
+            ambient=NamedAmbient(self.name),
+            crew=self._crew if self.cast is not None else None,
+            slot=self.slot,
+            watch=cast(TerminationWatch, self.watch),
+            environ={},
+        )
+
+    def _crew(self, leader: Member) -> Puppets:
+        """The leader with the other members, each with its own view of the disk."""
+        assert self.cast is not None
+        members = [leader]
+        for index, (own, process) in enumerate(zip(self.trainers[1:], self.others, strict=True), 1):
+            member = Member(own, disk=process)
+            member.evaluation = lambda step, index=index: self.elsewhere.append((index, step))
+            members.append(member)
+        for member in members:
+            step_slots(member)
+        lives = (self.process, *self.others)
+        self.crew = Puppets(members, lives, cast=self.cast, beside=lambda: self.slot.moving)
+        return self.crew
+
+    @property
+    def trainer(self) -> TinyTrainer:
+        """The trainer of the first role that the leader has; of another member where it has none."""
+        return next(trainer for own in self.trainers for trainer in own.values())
+
+    def values(self) -> Values:
+        """Everything that a checkpoint of the present state has to bring back."""
+        own = [value for own in self.trainers for _, trainer in sorted(own.items()) for value in trainer.values()]
+        return (*own, *self.counters, *sorted(self.loop.items()))
+
+    @property
+    def counters(self) -> tuple[tuple[str, int], ...]:
+        """How often each role was trained; none where the run has one trainer."""
+        named = {role: trainer.trained for own in self.trainers for role, trainer in own.items() if role}
+        return tuple(sorted(named.items()))
 
     @property
     def epoch(self) -> int:
@@ -334,12 +200,23 @@ class Run:
             if skip:
                 self.journal.skip("not finite")
             else:
-                self.trainer.train(step)
+                self._train(step)
             self.step = step
             self._offer(step)
             if stop and step == self._until:
                 self._tell(validate)
         self._acknowledge()
+
+    def _train(self, step: int) -> None:
+        """Every role that does not rest; a critic goes twice as fast as the others."""
+        for own in self.trainers:
+            for role, trainer in own.items():
+                for _ in range(_pace(role) if role not in self.resting else 0):
+                    trainer.train(step)
+        for role, _ in self.counters:
+            if role not in self.resting:
+                self.journal.updated(role, applied=_pace(role))
+            self.loop = {"seen": step, "rate": 2.0 / step, "warming up": bool(self.resting)}
 
     def settle(self) -> None:
         """Evaluate what the resumed checkpoint waits for."""
@@ -395,7 +272,7 @@ class Run:
     def _evaluate(self, step: int) -> None:
         """What is given to the journal as `validate`."""
         self._acknowledge()
-        values = self.trainer.values()
+        values = self.values()
         self._promise(
             Evaluating(attempt=self.attempt, epoch=self.epoch, step=step, due=self._due(step), values=values)
         )
@@ -421,10 +298,18 @@ class Run:
     def _offer(self, step: int) -> None:
         """Whatever is saved next holds the present values."""
         save = SaveId(step, self.epoch, self.journal.state.saving.counter + 1)
-        values = self.trainer.values()
+        values = self.values()
         if self._offered.get(save) != values:
             self._offered[save] = values
-            self._promise(Offered(attempt=self.attempt, save=save, values=values))
+            self._promise(
+                Offered(
+                    attempt=self.attempt,
+                    save=save,
+                    values=values,
+                    counters=self.counters,
+                    loop=tuple(sorted(self.loop.items())),
+                )
+            )
 
     def _acknowledge(self) -> None:
         """Promise what is published while no lane is under way: whoever saved it has been told, or could be."""
@@ -458,3 +343,8 @@ class Run:
 
 def _nothing(_step: int) -> None:
     """What happens in an evaluation that nothing happens in."""
+
+
+def _pace(role: str) -> int:
+    """How many updates a role makes in a step."""
+    return 2 if role == "critic" else 1

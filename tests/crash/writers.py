@@ -18,10 +18,12 @@ from milepost.engines.simulated import Killed, Process, SimulatedDisk
 from milepost.journal import Config
 from milepost.transitions.errors import Fenced, NotResumable, Unavailable
 from tests.crash import marks
+from tests.crash.promised import promises
 from tests.crash.promises import keeps, look
 from tests.crash.published import Violation
+from tests.crash.puppets import Cast
 from tests.crash.traces import nothing_goes_back
-from tests.crash.world import Run, View, config, promises
+from tests.crash.world import Run, View, config
 
 Program = Callable[[Run], object]
 
@@ -83,7 +85,9 @@ When = Callable[[Point], bool]
 class Writer:
     """A process with a program, in a thread that moves only while `go` is being called."""
 
-    def __init__(self, stage: Stage, name: str, program: Program, *, knobs: Config, view: View) -> None:
+    def __init__(
+        self, stage: Stage, name: str, program: Program, *, knobs: Config, view: View, cast: Cast | None
+    ) -> None:
         self.name = name
         self._knobs = knobs
         self.failure: BaseException | None = None
@@ -92,6 +96,7 @@ class Writer:
         self._stage = stage
         self._program = program
         self._view = view
+        self._cast = cast
         self._done = 0
         self._when: When | None = None
         self._may_move, self._has_stopped = threading.Semaphore(0), threading.Semaphore(0)
@@ -125,7 +130,7 @@ class Writer:
     def _live(self) -> None:
         self._may_move.acquire()
         try:
-            run = Run(self._stage.disk, self.name, config=self._knobs, view=self._view)
+            run = Run(self._stage.disk, self.name, config=self._knobs, view=self._view, cast=self._cast)
             self._program(run)
         except BaseException as failure:  # noqa: BLE001 - whoever directs the stage judges it
             self.failure = failure
@@ -141,15 +146,23 @@ class Stage:
         self.disk = disk
         self.writers: list[Writer] = []
 
-    def enter(self, name: str, program: Program, *, knobs: Config = _PLAIN, view: View = without_locks) -> Writer:
-        """A writer that has not moved yet."""
-        writer = Writer(self, name, program, knobs=knobs, view=view)
+    def enter(
+        self,
+        name: str,
+        program: Program,
+        *,
+        knobs: Config = _PLAIN,
+        view: View = without_locks,
+        cast: Cast | None = None,
+    ) -> Writer:
+        """A writer that has not moved yet; all members of its cast move and pause with it."""
+        writer = Writer(self, name, program, knobs=knobs, view=view, cast=cast)
         self.writers.append(writer)
         return writer
 
     def before(self, process: str, verb: str, path: str) -> None:
         for writer in self.writers:
-            if writer.name == process:
+            if writer.name == process.partition(".")[0]:
                 writer.before(verb, path)
 
 
