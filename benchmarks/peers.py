@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.distributed import get_rank
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+)
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -52,3 +59,28 @@ def load_safetensors(state: State, path: Path) -> None:
 def load_dcp(state: State, path: Path) -> None:
     """DCP reads into the live tensors."""
     load(state.named(), checkpoint_id=path, no_dist=True)
+
+
+def save_sharded(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
+    """DCP, every rank its shards. Called by all ranks."""
+    save(_sharded(model, optimizer), checkpoint_id=path)
+
+
+def save_gathered(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
+    """Everything gathered on rank 0, and torch.save there. Called by all ranks. Syncs nothing."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    tree = {
+        "model": get_model_state_dict(model, options=options),
+        "optim": get_optimizer_state_dict(model, optimizer, options=options),
+    }
+    if get_rank() == 0:
+        torch.save(tree, path)
+
+
+def load_sharded(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
+    """DCP reads each rank's shards into the live tensors. Called by all ranks."""
+    load(_sharded(model, optimizer), checkpoint_id=path)
+
+
+def _sharded(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {"model": get_model_state_dict(model), "optim": get_optimizer_state_dict(model, optimizer)}

@@ -9,6 +9,7 @@ from benchmarks.figures.cost import cost
 from benchmarks.figures.durable import durable
 from benchmarks.figures.load import load
 from benchmarks.figures.memory import memory
+from benchmarks.figures.ranks import ranks
 from benchmarks.figures.replay import replay
 from benchmarks.figures.stall import stall
 from benchmarks.measuring import Prepare
@@ -19,6 +20,7 @@ FIGURES: Mapping[str, Prepare] = {
     "durable": durable,
     "memory": memory,
     "load": load,
+    "ranks": ranks,
     "append": append,
     "replay": replay,
 }

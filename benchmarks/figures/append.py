@@ -17,7 +17,6 @@ from benchmarks.measuring import Bar, Case, Figure, Options, Sample
 from milepost.engines.ambient import SystemAmbient
 from milepost.engines.attempts import resolve
 from milepost.engines.disks.local import LocalDisk
-from milepost.engines.ranks import Alone
 from milepost.journal import Config
 from milepost.journal.driver import Driver
 from milepost.journal.opening import Opened, open_attempt
@@ -96,7 +95,7 @@ class _Run:
         folder.mkdir()
         disk, ambient = LocalDisk(folder), SystemAmbient()
         attempt = resolve(disk, "run", resume="off", run_ts="", ambient=ambient)
-        opened = open_attempt(Config(), attempt, disk=disk, ambient=ambient, world=Alone())
+        opened = open_attempt(Config(), attempt, disk=disk, ambient=ambient, world_size=1)
         fresh = AdoptResume(resume=ResumeKind.FRESH, step=0, source="", save=None, clocks=Clocks(), passed_over=())
         opened.driver.submit(fresh)
         return cls(opened=opened, folder=folder)
