@@ -1,7 +1,8 @@
 """Effect to report: one table over all effects.
 
 Performing is idempotent (INV-13) and answers with a command that says what was proved by looking. A snapshot never
-enters an effect: it is held here under its save's id, and given back as soon as its bytes are durable or lost.
+enters an effect: it is held here under its save's id, and given back as soon as its bytes are durable or lost. What
+every rank writes together is reported before the rest, which may then be written beside the loop.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from milepost.engines.checkpoints import Checkpoints, GivenUp, Uncertain
+from milepost.engines.checkpoints import Checkpoints, GivenUp, Uncertain, marker
 from milepost.engines.checkpoints.manifest import Manifest
+from milepost.engines.crew.failures import Lost
 from milepost.transitions.errors import Corrupt, Fenced, Unavailable
 from milepost.transitions.machine import Command, Effect
 from milepost.transitions.pointing import AdvancePointer, ReportPointed
@@ -29,27 +31,10 @@ from milepost.transitions.saving import (
 )
 from milepost.transitions.sweeping import ClearDebris, ReportCleared
 from milepost.transitions.validation import MarkGeneration, ReportMarked
-from milepost.transitions.values import Component, SaveId, StoredComponent, Witness
+from milepost.transitions.values import SaveId, Witness
 
 if TYPE_CHECKING:
-    from milepost.engines.formats import Image
-
-COMPONENT_OF: Mapping[str, Component] = {
-    "model.pt": Component.MODEL,
-    "optim.pt": Component.OPTIMIZER,
-    "trainer.pt": Component.TRAINING_STATE,
-    "data.pt": Component.TRAINING_STATE,
-}
-"""The logical component that each file of a consolidated checkpoint belongs to."""
-
-
-@frozen(kw_only=True)
-class Held:
-    """A snapshot that waits to be written: how to take it, and how to give its memory back."""
-
-    images: tuple[Image, ...]
-    fill: Callable[[], None]
-    release: Callable[[], None]
+    from milepost.engines.crew.company import Payload
 
 
 @frozen(kw_only=True)
@@ -61,7 +46,7 @@ class Engines:
     checkpoint_format: str
     world_size: int
     milepost: str
-    held: dict[SaveId, Held] = field(factory=dict)
+    held: dict[SaveId, Payload] = field(factory=dict)
 
     def perform(self, effect: Effect, *, witness: Witness) -> Command:
         """Do what the effect says and report. `witness` is the journal's durable head, for the manifest."""
@@ -72,26 +57,31 @@ class Engines:
             return ReportGivenUp(save=effect.save, code=failure.code, detail=failure.detail)
 
     def _store(self, effect: StorePayload, witness: Witness) -> Command:
-        held = self.held.pop(effect.save)
+        payload = self.held[effect.save]
         try:
-            self.checkpoints.stage(effect.save, size=sum(image.room for image in held.images))
-            stored = [(image.name, self.checkpoints.put(effect.save, image)) for image in held.images]
+            components = payload.store(effect.save, self.checkpoints)
+            while not components and not payload.stored:  # a report of nothing would leave this very effect due
+                payload.fill()  # the loop that would do so later is waiting here
+                components = payload.store(effect.save, self.checkpoints)
         except (GivenUp, Uncertain, Fenced):
+            self.forget(effect.save)
             raise
         except Exception as error:  # whatever broke, it broke before anything could be visible
-            raise GivenUp(type(error).__name__, str(error)) from error
-        finally:
-            held.release()
-        return ReportStored(
-            save=effect.save,
-            components=tuple(
-                StoredComponent(
-                    component=component,
-                    files=tuple(file for name, file in stored if COMPONENT_OF[name] is component),
-                )
-                for component in effect.plan
-            ),
-        )
+            self.forget(effect.save)
+            code = "rank-lost" if isinstance(error, Lost) else type(error).__name__
+            raise GivenUp(code, str(error)) from error
+        except BaseException:
+            self.forget(effect.save)
+            raise
+        if not payload.stored:
+            return ReportStored(save=effect.save, components=components)
+        self.forget(effect.save)
+        return ReportStored(save=effect.save, components=components, roles=payload.company.roles)
+
+    def forget(self, save: SaveId) -> None:
+        """Give the snapshot of this save back. Harmless where that was done."""
+        if (payload := self.held.pop(save, None)) is not None:
+            payload.release()
 
     def _seal(self, effect: SealSave, witness: Witness) -> Command:
         manifest = Manifest(
@@ -104,7 +94,13 @@ class Engines:
             witness=witness,
             milepost=self.milepost,
         )
-        return ReportSealed(save=effect.save, manifest=self.checkpoints.seal(manifest, pending=effect.pending))
+        mark = None
+        if effect.roles:
+            said = marker.of_boundary(effect.save, roles=effect.roles, loop_state=effect.loop_state)
+            mark = marker.encode(said)
+        return ReportSealed(
+            save=effect.save, manifest=self.checkpoints.seal(manifest, pending=effect.pending, marker=mark)
+        )
 
     def _observe(self, effect: ObserveSave, witness: Witness) -> Command:
         found = self.checkpoints.observe(effect.save, plan=effect.plan)

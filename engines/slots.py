@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from milepost.engines.niceness import be_nicer
@@ -29,6 +29,20 @@ class Slot(Protocol):
     def join(self) -> None:
         """Wait until the lane is done; what it raised is raised here, once."""
         ...
+
+
+def finalize_units(units: Mapping[str, Slot]) -> None:
+    """Join every unit, by the name of what it writes for; then raise the first failure, noting the names of all."""
+    failures: dict[str, BaseException] = {}
+    for name, slot in units.items():
+        try:
+            slot.join()
+        except BaseException as failure:  # noqa: BLE001 - raised below, when the others are joined too
+            failures[name] = failure
+    if failures:
+        first = next(iter(failures.values()))
+        first.add_note(f"while writing for {', '.join(failures)}")
+        raise first
 
 
 class ThreadSlot:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from attrs import frozen
 
-from milepost.engines.termination import TerminationWatch
+from milepost.engines.termination import Termination
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
 from milepost.journal.progress import Progress
@@ -30,6 +31,12 @@ Validate = Callable[[int], object]
 """Evaluates the model after the step it is given. An exception ends the run; a save due beside it survives."""
 
 
+class Watch(Protocol):
+    """What says whether the run was told to stop."""
+
+    def observed(self) -> Termination | None: ...
+
+
 @frozen(kw_only=True)
 class Verdict:
     """What a boundary did. `stop` says that the run has to end, `reason` why."""
@@ -44,14 +51,12 @@ class Verdict:
 class Boundaries:
     """The boundaries of one journal's loop."""
 
-    def __init__(
-        self, *, config: Config, driver: Driver, saves: Saves, watch: TerminationWatch, progress: Progress
-    ) -> None:
+    def __init__(self, *, config: Config, driver: Driver, saves: Saves, told: Watch, progress: Progress) -> None:
         self._validation = config.validation
         self._policy = _policy(config)
         self._driver = driver
         self._saves = saves
-        self._watch = watch
+        self._watch = told
         self._progress = progress
         self._stepped = False
 

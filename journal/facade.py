@@ -4,8 +4,10 @@
         for step in journal.steps(until=1000):
             train_one_step()
 
-Everything here is a command to the driver, a capture of the trainer, or a question to the state; the rules are in
-`milepost.transitions`. A failure of an asynchronous save surfaces at the next call, once.
+Under a launcher of several processes every rank runs these same lines, and every rank makes the same calls in the
+same order. Rank 0 owns the journal and does the work of a call (`leading.py`); the others perform its orders until it
+returns, and get what it returns, or raise what it raises. A failure of an asynchronous save surfaces at the next
+call, once.
 """
 
 from __future__ import annotations
@@ -13,68 +15,74 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
+
+from attrs import frozen
 
 from milepost.engines.ambient import Ambient, SystemAmbient
-from milepost.engines.attempts import Attempt, make_root, resolve
+from milepost.engines.crew import Arrival, Crew
+from milepost.engines.crew.member import Member
 from milepost.engines.disks import Disk
-from milepost.engines.disks.local import LocalDisk
-from milepost.engines.ranks import Alone, World
 from milepost.engines.slots import Slot, ThreadSlot
 from milepost.engines.termination import TerminationWatch
 from milepost.engines.trainers import Trainer
-from milepost.journal.boundaries import Boundaries, Validate, Verdict
+from milepost.journal.boundaries import Validate, Verdict
 from milepost.journal.config import Config
+from milepost.journal.joining import Away, crew_of, require_roles
+from milepost.journal.leading import Leading
 from milepost.journal.log.entries import Entry
-from milepost.journal.log.replay import replay
-from milepost.journal.opening import Opened, open_attempt
-from milepost.journal.progress import Progress
-from milepost.journal.restoring import Restoring, Resumption
-from milepost.journal.saves import KeepFn, Saves
-from milepost.transitions.emergency import EmergencyStage
-from milepost.transitions.errors import MilepostError, Misconfigured
+from milepost.journal.restoring import Resumption
+from milepost.journal.saves import KeepFn, LoopState
+from milepost.journal.starting import Start, start
+from milepost.transitions.errors import MilepostError, Refused
 from milepost.transitions.machine import State
-from milepost.transitions.run import EndRun
-from milepost.transitions.updates import AbortUpdate, ApplyUpdate, OpenUpdate, ReportStep, SkipUpdate, UpdateStage
-from milepost.transitions.values import FULL, Metric, Outcome, Reason
+from milepost.transitions.values import Outcome, Reason
 
 log = logging.getLogger("milepost")
 
+_GRACE_S = 0.5
+"""How long a failing body waits to see whether another rank is gone: torch may have noticed that first."""
+
+T = TypeVar("T")
+
+
+@frozen(kw_only=True)
+class _Facts:
+    """What every rank knows of the opened run."""
+
+    run_ts: str
+    run_dir: str
+    execution_id: str
+    resumption: Resumption
+    loop_state: dict[str, object] | None
+
 
 class Journal:
-    """One run, with this process as its writer. Made by `open`; not shared between threads."""
+    """One run, of which this process is a member. Made by `open`; not shared between threads."""
 
     def __init__(
         self,
         *,
         config: Config,
-        attempt: Attempt,
-        disk: Disk,
-        opened: Opened,
-        trainer: Trainer,
-        resumption: Resumption,
-        slot: Slot,
+        crew: Crew,
+        member: Member,
         watch: TerminationWatch,
-        ambient: Ambient,
-        keep_fn: KeepFn | None,
+        lead: Leading | None,
+        facts: _Facts,
     ) -> None:
         self.config = config
-        self.resumption = resumption
-        self.run_ts = attempt.run_ts
-        self.run_dir = disk.where(attempt.path)
-        self._opened = opened
-        self._driver = opened.driver
+        self.resumption = facts.resumption
+        self.run_ts = facts.run_ts
+        self.run_dir = facts.run_dir
+        self.execution_id = facts.execution_id
+        self._loop_state = facts.loop_state
+        self._crew = crew
+        self._member = member
         self._watch = watch
-        self._progress = Progress(ambient=ambient)
-        self._saves = Saves(
-            config=config, opened=opened, trainer=trainer, slot=slot, progress=self._progress, keep_fn=keep_fn
-        )
-        self._boundaries = Boundaries(
-            config=config, driver=opened.driver, saves=self._saves, watch=watch, progress=self._progress
-        )
-        self._step = resumption.step
+        self._lead = lead
+        self._skipped = ""
         self._closed = False
 
     @classmethod
@@ -82,73 +90,74 @@ class Journal:
         cls,
         config: Config,
         *,
-        trainer: Trainer,
+        trainer: Trainer | None = None,
+        roles: Mapping[str, Trainer | Away] | None = None,
+        loop_state: LoopState | None = None,
         keep_fn: KeepFn | None = None,
         disk: Disk | None = None,
         ambient: Ambient | None = None,
-        world: World | None = None,
+        crew: Callable[[Member], Crew] | None = None,
         slot: Slot | None = None,
         watch: TerminationWatch | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> Self:
-        """Find or mint the run attempt, become its one writer, recover, and restore `trainer`.
+        """Find or mint the run attempt, become its one writer, recover, and restore `trainer` on every rank.
+
+        Where torch.distributed is initialised, every rank of its world opens together. Instead of one trainer there
+        may be several `roles`, saved as one at each boundary; a rank gives those that live in it, and a role in
+        another process is given by its adapter. `loop_state` are JSON scalars that are recorded with each boundary of
+        several roles (or what gives them), and come back from `committed_loop_state`.
 
         `keep_fn` chooses the checkpoints that keep their optimizer state, in the place of `keep_optim_last`: it is
         given the directories that are there, oldest first. A plan that makes artifacts is a `UserWarning`.
 
         The keywords behind it are for tests and unusual homes: by default a local disk below
-        `config.run.output_root`, the system's clock, one process and a writer thread. Raises `Busy`, `NotResumable`,
-        `Corrupt`, `Unavailable`, and `Misconfigured` under a launcher of several processes.
+        `config.run.output_root`, the system's clock, the processes of this world and a writer thread. Raises `Busy`,
+        `NotResumable`, `Corrupt`, `Unavailable`, and `Misconfigured`, the same on every rank.
         """
-        for text in config.warnings():
-            warnings.warn(text, UserWarning, stacklevel=2)
-        world = world or Alone()
         ambient = ambient or SystemAmbient()
-        _require_one_process(environ)
-        if disk is None:
-            disk = LocalDisk(make_root(config.run.output_root))
-        home = f"{config.run.project}/{config.run.group}/{config.run.name}"
-        attempt = resolve(disk, home, resume=config.resume, run_ts=config.run_ts, ambient=ambient)
-        opened = open_attempt(config, attempt, disk=disk, ambient=ambient, world=world)
-        try:
-            resumption = Restoring(
-                config=config,
-                disk=disk,
-                attempt=attempt,
-                checkpoints=opened.checkpoints,
-                trainer=trainer,
-                world_size=world.size,
-            ).resume(opened.driver)
-            watch = watch or TerminationWatch(
-                grace_s=config.emergency_grace_s, environ=environ, now=lambda: ambient.now().timestamp()
-            )
-        except BaseException:
-            opened.close()
-            raise
-        _announce(resumption, disk.where(attempt.path), watch)
-        journal = cls(
-            config=config,
-            attempt=attempt,
-            disk=disk,
-            opened=opened,
-            trainer=trainer,
-            resumption=resumption,
-            slot=slot or ThreadSlot(),
-            watch=watch,
-            ambient=ambient,
-            keep_fn=keep_fn,
+        trainers, away = require_roles(config, trainer=trainer, roles=roles, loop_state=loop_state)
+        member = Member(trainers, disk=disk)
+        watch = watch or TerminationWatch(
+            grace_s=config.emergency_grace_s, environ=environ, now=lambda: ambient.now().timestamp()
         )
-        if opened.completed is not None:
-            journal._progress.published(journal.state.saving.sealed[opened.completed.step])
         try:
-            journal._saves.warm()
-            if resumption.promotes:
-                evaluated = resumption.pending == "publication"
-                journal._boundaries.promote(resumption.step, evaluated=evaluated)
-        except BaseException as failure:
-            journal._close_after(failure)
+            joined = crew(member) if crew is not None else crew_of(config, member, away=away, environ=environ)
+        except BaseException:
+            watch.close()
             raise
-        return journal
+        if joined.index == 0:
+            for text in config.warnings():
+                warnings.warn(text, UserWarning, stacklevel=2)
+        begun: list[Start] = []
+
+        def work(arrivals: tuple[Arrival, ...]) -> _Facts:
+            begun.append(
+                start(
+                    config,
+                    arrivals=arrivals,
+                    crew=joined,
+                    disk=disk,
+                    ambient=ambient,
+                    slot=slot or ThreadSlot(),
+                    keep_fn=keep_fn,
+                    loop_state=loop_state or {},
+                )
+            )
+            return _facts(begun[0])
+
+        try:
+            facts = joined.call(Arrival(call="open", said=config.to_mapping()), work)
+        except BaseException as failure:
+            if begun:
+                begun[0].lead.close_after(failure)
+            joined.leave(failure)
+            watch.close()
+            raise
+        lead = begun[0].lead if begun else None
+        for note in watch.limits if lead is not None else ():
+            log.info("%s", note)
+        return cls(config=config, crew=joined, member=member, watch=watch, lead=lead, facts=facts)
 
     # --- the loop ---------------------------------------------------------------------------------------
 
@@ -156,27 +165,37 @@ class Journal:
         """The numbers of the steps to run, up to and including `until`; the boundary of each runs behind its body.
 
         One step is one optimizer attempt: applied when the body ends, or skipped where it called `skip`. Ends early
-        when the run is told to stop. Leaving a body with `break` takes its step back: nothing is saved of it.
+        when the run is told to stop, on every rank behind the same step. Leaving a body with `break` takes its step
+        back: nothing is saved of it.
 
         With `validate`, the evaluation that the resumed checkpoint still waits for comes first, then the pass before
-        training where that is configured; a loop without a step to run makes its final validation all the same.
+        training where that is configured; a loop without a step to run makes its final validation all the same. It is
+        called on every rank.
         """
-        if self._boundaries.told_to_stop(self._step):
-            return  # before the first step: what was resumed from covers it
-        self.settle_validation(validate)
-        if self._step >= until:
-            self._boundaries.without_a_step(self._step, validate)
-            return
-        if validate is not None and self.config.validation.before_training and self.resumption.kind == "fresh":
-            validate(self._step)
-        while self._step < until:
-            step = self._step + 1
-            self._driver.submit(OpenUpdate(step=step))
+        validating = validate is not None
+        step = self._call(
+            "steps",
+            lambda lead: lead.begin(until=until, validating=validating),
+            validate=validate,
+            until=until,
+            validating=validating,
+        )
+        while step is not None:
             yield step
-            if self.state.updates.stage is UpdateStage.ACCUMULATING:
-                self._driver.submit(ApplyUpdate())
-            if self.boundary(step, validate=validate, final=step == until).stop:
-                return
+            step = self._advance(step, until=until, validate=validate)
+
+    def _advance(self, step: int, *, until: int, validate: Validate | None) -> int | None:
+        skipped, self._skipped = bool(self._skipped), ""
+        validating = validate is not None
+        return self._call(
+            "step",
+            lambda lead: lead.advance(step, until=until, validating=validating),
+            validate=validate,
+            step=step,
+            skipped=skipped,
+            until=until,
+            validating=validating,
+        )
 
     def boundary(self, step: int, *, validate: Validate | None = None, final: bool = False) -> Verdict:
         """What is due after `step`: an emergency save and the order to stop, or saves and validation in their order.
@@ -184,30 +203,58 @@ class Journal:
         `final` says that no step follows: then a validation is due by `validation.at_end`, and the normal-final save
         is made with it. The order of saves and evaluation is that of `milepost.transitions.planning`.
         """
-        self._step = step
-        return self._boundaries.at(step, validate=validate, final=final)
+        validating = validate is not None
+        return self._call(
+            "boundary",
+            lambda lead: lead.boundary(step, validating=validating, final=final),
+            validate=validate,
+            step=step,
+            final=final,
+            validating=validating,
+        )
 
     def settle_validation(self, validate: Validate | None) -> None:
         """Evaluate what the resumed checkpoint waits for, before anything is trained; `steps` does so by itself.
 
         `Refused` without `validate` where there is something to evaluate.
         """
-        self._boundaries.settle(validate)
+        validating = validate is not None
+        self._call(
+            "settle_validation",
+            lambda lead: lead.settle_validation(validating=validating),
+            validate=validate,
+            validating=validating,
+        )
 
     def skip(self, why: str) -> None:
-        """Say that this step's update was not finite and was thrown away: the optimizer did not step."""
-        self._driver.submit(SkipUpdate(why=why))
+        """Say that this step's update was not finite and was thrown away: the optimizer did not step.
+
+        Every rank has to say so of the same step: a step that some of them skipped is `Refused` at its boundary.
+        """
+        self._skipped = why
+        if self._lead is not None:
+            self._lead.skip(why)
+
+    def updated(self, role: str, *, applied: int = 0, skipped: int = 0) -> None:
+        """Say that the optimizer of a role made `applied` updates, or that `skipped` of them were thrown away.
+
+        Each role has counters of its own: during a warm-up of the critic the policy's stands still. They are saved
+        with the role, committed by the boundary, and checked by a resume. Rank 0 records it; the others may call it.
+        """
+        if self._lead is not None:
+            self._lead.updated(role, applied=applied, skipped=skipped)
 
     def report(self, **metrics: float) -> None:
-        """Note numbers of the step that is being run; they show in the progress line and in the timeline."""
-        step = self.state.updates.step
-        values = tuple(Metric(name=name, value=repr(float(value))) for name, value in metrics.items())
-        self._driver.submit(ReportStep(step=step, metrics=values))
-        self._progress.step(step, values)
+        """Note numbers of the step that is being run; they show in the progress line and in the timeline.
+
+        Rank 0 records them; on the others this does nothing.
+        """
+        if self._lead is not None:
+            self._lead.report(metrics)
 
     def should_stop(self) -> bool:
-        """Whether the run was told to stop. `boundary` is what saves and records it."""
-        return self.state.emergency.stage is not EmergencyStage.CALM or self._watch.observed() is not None
+        """Whether the run was told to stop, on any rank. `boundary` is what saves and records it."""
+        return self._call("should_stop", lambda lead: lead.should_stop())
 
     # --- saving -----------------------------------------------------------------------------------------
 
@@ -217,56 +264,47 @@ class Journal:
         Joins the save before it. With `save_async` a cadence or a requested save returns as soon as its snapshot is
         taken; every other one returns when it is published and durable. An emergency saves everything. `Refused`
         inside a step, behind the newest published step or beside an artifact of other components; `Unavailable` when
-        it could not be written: what was published before is untouched.
+        it could not be written, on whichever rank: what was published before is untouched.
         """
         reason = Reason(reason)
-        self._saves.finalize()
-        plan = FULL if reason is Reason.EMERGENCY else self.config.checkpoint_components
-        if self.state.saving.holds(step, plan) is None:
-            self._saves.save(step, plan=plan, reason=reason)
+        self._call("save", lambda lead: lead.save(step, reason=reason), step=step, reason=reason.value)
 
     def finalize(self) -> None:
         """Join the save in flight; raise what it ran into."""
-        self._saves.finalize()
+        self._call("finalize", lambda lead: lead.finalize())
 
     def protect(self, *steps: int) -> None:
-        """Keep the checkpoints of these steps from retention while this journal is open: somebody reads them."""
-        self._saves.protect(steps)
+        """Keep the checkpoints of these steps from retention while this journal is open: somebody reads them.
+
+        Rank 0 records it; on the others this does nothing.
+        """
+        if self._lead is not None:
+            self._lead.protect(steps)
 
     # --- looking ----------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
-        """The folded, frozen state after the newest record."""
-        return self._driver.state
-
-    @property
-    def execution_id(self) -> str:
-        """The id of this start, fresh each time."""
-        opened = self.state.run.opened
-        assert opened is not None
-        return opened.execution_id
+        """The folded, frozen state after the newest record. On rank 0; elsewhere it is `Refused`."""
+        return self._leading("state").state
 
     def history(self) -> Iterator[tuple[Entry, State]]:
-        """Every entry so far with the state after it, folded again from nothing."""
-        return replay(self._opened.log)
+        """Every entry so far with the state after it, folded again from nothing. On rank 0."""
+        return self._leading("history").history()
+
+    def committed_loop_state(self) -> Mapping[str, object] | None:
+        """The loop state that the boundary this start resumed from had recorded, as it was given; None without one.
+
+        It is for the loop to compare with what it is configured to do now.
+        """
+        return None if self._loop_state is None else dict(self._loop_state)
 
     # --- leaving ----------------------------------------------------------------------------------------
 
     def close(self, *, outcome: Outcome = Outcome.COMPLETED, detail: str = "") -> None:
         """Join the writer, record the end, make it durable, give the run back. Closing twice is harmless."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self.finalize()
-            self._driver.submit(AbortUpdate(why="the run was closed inside the step"))
-            self._driver.submit(EndRun(outcome=outcome, step=self._step, detail=detail))
-            self._driver.barrier()
-            self._opened.keep_fold(always=True)
-        finally:
-            self._watch.close()
-            self._opened.close()
+        if not self._closed:
+            self._end("close", lambda lead: lead.close(outcome=outcome, detail=detail))
 
     def __enter__(self) -> Self:
         return self
@@ -276,47 +314,65 @@ class Journal:
     ) -> None:
         if value is not None:
             self._close_after(value)
-            return
-        left_early = self.state.updates.stage is UpdateStage.ACCUMULATING
+        elif not self._closed:
+            self._end("leave", lambda lead: lead.leave())
+
+    def _end(self, name: str, work: Callable[[Leading], None]) -> None:
+        """The last call: whatever comes of it, this member is done."""
         try:
-            if left_early:
-                log.warning("the loop was left inside step %d: it is not saved", self.state.updates.step)
-            elif self.config.save_every > 0 and self._step > 0 and not self._closed:
-                self._save_finally()
+            self._call(name, work)
         except BaseException as failure:
             self._close_after(failure)
             raise
-        stopped = left_early or self.state.emergency.stage is not EmergencyStage.CALM
-        detail = "left inside a step" if left_early else self.state.emergency.reason
-        self.close(outcome=Outcome.STOPPED if stopped else Outcome.COMPLETED, detail=detail)
-
-    def _save_finally(self) -> None:
-        """The normal-final save, made even where the save before it failed; that failure is raised behind it."""
-        try:
-            self.finalize()
-        finally:
-            self.save(self._step, reason=Reason.FINAL)
+        self._closed = True
+        self._crew.leave(None)
+        self._watch.close()
 
     def _close_after(self, failure: BaseException) -> None:
-        """An exception left the body: what is in flight is finished, nothing new is saved, the exception stays."""
+        """An exception left the body: the others are told, what is in flight is finished, the exception stays."""
+        if self._closed:
+            return
+        self._closed = True
         try:
-            self.close(outcome=Outcome.FAILED, detail=f"{type(failure).__name__}: {failure}"[:500])
-        except MilepostError as second:  # the first failure is the one to report
-            log.warning("closing the journal failed as well: %s", second)
+            if not isinstance(failure, MilepostError) and (lost := self._crew.lost(within_s=_GRACE_S)):
+                failure.add_note(lost)
+            self._crew.leave(failure)
+            if self._lead is not None:
+                self._lead.close_after(failure)
+        finally:
+            self._watch.close()
+
+    # --- how a call is made -----------------------------------------------------------------------------
+
+    def _call(
+        self, name: str, work: Callable[[Leading], T], *, validate: Validate | None = None, **arguments: object
+    ) -> T:
+        """One call of the facade on every rank; rank 0 does the work of it."""
+        if self._closed:
+            raise Refused(f"{name}: this journal is closed; open the run again to go on")
+        self._member.evaluation = validate
+
+        def leading(arrivals: tuple[Arrival, ...]) -> T:
+            lead = self._leading(name)
+            lead.hear(arrivals)
+            return work(lead)
+
+        arrival = Arrival(call=name, arguments=tuple(arguments.items()), told=self._watch.observed())
+        return self._crew.call(arrival, leading)
+
+    def _leading(self, what: str) -> Leading:
+        if self._lead is None:
+            raise Refused(f"{what}: rank 0 owns the journal, and this is rank {self._crew.index}; ask there")
+        return self._lead
 
 
-def _require_one_process(environ: Mapping[str, str]) -> None:
-    size = environ.get("WORLD_SIZE", "1")
-    if size != "1":
-        raise Misconfigured(
-            (f"WORLD_SIZE={size}: this version trains in one process; start it without a launcher of several",)
-        )
-
-
-def _announce(resumption: Resumption, run_dir: str, watch: TerminationWatch) -> None:
-    if resumption.kind == "fresh":
-        log.info("a fresh run in %s", run_dir)
-    else:
-        log.info("resumed from %s (iter %d)", resumption.source, resumption.step)
-    for note in (*resumption.notes, *watch.limits):
-        log.info("%s", note)
+def _facts(begun: Start) -> _Facts:
+    opened = begun.lead.state.run.opened
+    assert opened is not None
+    return _Facts(
+        run_ts=begun.run_ts,
+        run_dir=begun.run_dir,
+        execution_id=opened.execution_id,
+        resumption=begun.resumption,
+        loop_state=begun.loop_state,
+    )

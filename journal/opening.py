@@ -21,7 +21,6 @@ from milepost.engines.disks import Disk, Lock
 from milepost.engines.logs import Appender, Log
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.perform import Engines
-from milepost.engines.ranks import World
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
 from milepost.journal.log.foldcache import FoldCache
@@ -64,7 +63,7 @@ class Opened:
             self._kept = mark
 
 
-def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambient, world: World) -> Opened:
+def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambient, world_size: int) -> Opened:
     """Own the attempt and bring it to rest. `Busy`, `Fenced`, `Corrupt` or `Unavailable` where that cannot be."""
     log = SegmentLog(disk, folder=f"{attempt.path}/journal")
     cache = FoldCache(disk, folder=f"{attempt.path}/journal")
@@ -99,7 +98,7 @@ def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambie
             checkpoints=checkpoints,
             run_ts=attempt.run_ts,
             checkpoint_format=config.checkpoint_format,
-            world_size=world.size,
+            world_size=world_size,
             milepost=__version__,
         )
         driver = Driver(appender=appender, engines=engines, ambient=ambient, state=folded.state, head=folded.head)
@@ -113,7 +112,7 @@ def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambie
                 host=ambient.host(),
                 pid=ambient.pid(),
                 milepost=__version__,
-                world_size=world.size,
+                world_size=world_size,
             )
         )
         driver.drain()

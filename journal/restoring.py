@@ -1,7 +1,8 @@
-"""What an opened run continues from: found, restored into the trainer, and recorded with every reason.
+"""What an opened run continues from: found, restored by every member, and recorded with every reason.
 
 The rules are the table of `milepost.transitions.resuming`; this room brings it the facts and carries out the choice.
-An explicit path must exist and be whole: it never ends in a fresh start.
+An explicit path must exist and be whole: it never ends in a fresh start. A checkpoint of several roles is taken by a
+run of the same roles, whole or not at all (INV-15).
 """
 
 from __future__ import annotations
@@ -11,21 +12,34 @@ import os
 from attrs import evolve, frozen
 
 from milepost.engines.attempts import Attempt
-from milepost.engines.checkpoints import Checkpoints, generations, released
+from milepost.engines.checkpoints import Checkpoints, generations, marker, released
 from milepost.engines.checkpoints.manifest import ARTIFACT, LIMIT_BYTES, MANIFEST, Manifest, decode
-from milepost.engines.checkpoints.source import CheckpointSource, open_file, unreadable
+from milepost.engines.checkpoints.roles import roles_of
+from milepost.engines.checkpoints.source import unreadable
+from milepost.engines.crew.company import Company
+from milepost.engines.crew.orders import Restore
 from milepost.engines.disks import Disk
 from milepost.engines.disks.local import LocalDisk
-from milepost.engines.trainers import Restored, RestoreSource, Trainer
+from milepost.engines.trainers import Restored
 from milepost.journal.candidates import candidates_of
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
+from milepost.transitions.boundary import disagreement
 from milepost.transitions.errors import Corrupt, NotResumable
 from milepost.transitions.machine import State, obligations
 from milepost.transitions.resuming import Candidate, choose, passed_for, require_not_behind
 from milepost.transitions.run import AdoptResume
 from milepost.transitions.validation import Generation
-from milepost.transitions.values import FULL, Clocks, PassedOver, ResumeKind, SaveId, parse_iteration
+from milepost.transitions.values import (
+    FULL,
+    Clocks,
+    LoopValue,
+    PassedOver,
+    ResumeKind,
+    RoleClocks,
+    SaveId,
+    parse_iteration,
+)
 
 
 @frozen(kw_only=True)
@@ -48,15 +62,24 @@ class Resumption:
 
 @frozen(kw_only=True)
 class _Found:
-    """What is restored. `step` is None for a file that states it only inside; `save` is set for the run's own.
+    """What is restored: `path` on `disk`, which is the local one of `root` where it is not the run's own.
 
-    `generation` is what a checkpoint outside the run says of its own validation.
+    `manifest` is None for a single file, and `step` for one that states it only inside; `save` is set for the run's
+    own. `generation` is what a checkpoint outside the run says of its own validation, `mark` the marker of its roles.
     """
 
-    source: RestoreSource
+    disk: Disk
+    root: str | None
+    path: str
+    manifest: Manifest | None
     step: int | None
     save: SaveId | None
     generation: Generation | None = None
+    mark: marker.Marker | None = None
+
+    @property
+    def where(self) -> str:
+        return self.disk.where(self.path)
 
 
 @frozen(kw_only=True)
@@ -67,8 +90,7 @@ class Restoring:
     disk: Disk
     attempt: Attempt
     checkpoints: Checkpoints
-    trainer: Trainer
-    world_size: int
+    company: Company
 
     def resume(self, driver: Driver) -> Resumption:
         """Decide, restore, record. On return the resume is durable."""
@@ -82,34 +104,75 @@ class Restoring:
             found = self._locate(asked, driver.state)
             passed_over = passed_for(candidates, path=asked, name=found.save.directory if found.save else "")
         if found is None:
-            return _adopt(driver, _fresh(passed_over), generation=None)
+            return _adopt(driver, self._fresh(passed_over), generation=None)
         if found.step is not None:
             require_not_behind(saving, step=found.step, path=asked)
-        restored = self.trainer.restore(
-            found.source,
-            cursor_resume=self.config.data.cursor_resume,
-            validation=self.config.validation_identity,
-        )
-        step = found.step if found.step is not None else restored.clocks.optimizer_step
+        found = self._with_roles(found)
+        restored = self._restore(found)
+        step = found.step if found.step is not None else restored[""].clocks.optimizer_step
         require_not_behind(saving, step=step, path=asked)
         return _adopt(driver, _exact(found, step, restored, passed_over), generation=found.generation)
+
+    def _restore(self, found: _Found) -> dict[str, Restored]:
+        """Everybody's state from what was found, by role, each role at the counter that the marker committed."""
+        restored = self.company.restore(
+            Restore(
+                root=found.root,
+                path=found.path,
+                manifest=found.manifest,
+                verify=self.config.verify_on_resume or found.generation in _PENDING,
+                cursor_resume=self.config.data.cursor_resume,
+                validation=self.config.validation_identity,
+            )
+        )
+        if found.mark is not None and (problem := disagreement(_clocks(restored), counters=found.mark.counters)):
+            raise Corrupt(f"{found.where}: {problem}. Its roles are not of one boundary; resume from another one")
+        return restored
+
+    def _with_roles(self, found: _Found) -> _Found:
+        """What was found with its marker, once it is known to be of this run's roles, all of them."""
+        here, there = self.company.roles, roles_of(found.manifest.files) if found.manifest is not None else ()
+        if here != there:
+            named = [", ".join(roles) or "one trainer without a name" for roles in (there, here)]
+            raise NotResumable(
+                f"{found.where} holds {named[0]}, this run has {named[1]}: a checkpoint is continued by the roles "
+                "that it was saved with"
+            )
+        if not here or found.manifest is None:
+            return found
+        try:
+            mark = marker.read(found.disk, found.path)
+        except OSError as error:
+            raise unreadable(f"{found.where}/{marker.SUCCESS}", "the marker of its roles", error) from error
+        if problem := marker.contradiction(mark, save=found.manifest.save, roles=there):
+            raise NotResumable(f"{found.where}: {problem}")
+        return evolve(found, mark=mark)
+
+    def _fresh(self, passed_over: tuple[PassedOver, ...]) -> AdoptResume:
+        return AdoptResume(
+            resume=ResumeKind.FRESH,
+            step=0,
+            source="",
+            save=None,
+            clocks=Clocks(),
+            passed_over=passed_over,
+            roles=tuple(RoleClocks(role=role, clocks=Clocks()) for role in self.company.roles),
+        )
 
     def _taken(self, candidate: Candidate) -> _Found:
         """A checkpoint that the journal sealed and a look found sound."""
         path = f"{self.attempt.path}/checkpoints/{candidate.name}"
-        return _Found(source=self._directory(self.disk, path), step=candidate.step, save=candidate.save)
-
-    def _directory(self, disk: Disk, path: str) -> CheckpointSource:
-        return CheckpointSource(
-            disk=disk,
+        return _Found(
+            disk=self.disk,
+            root=None,
             path=path,
-            manifest=read_manifest(disk, path),
-            world_size=self.world_size,
-            verify=self.config.verify_on_resume,
+            manifest=read_manifest(self.disk, path),
+            step=candidate.step,
+            save=candidate.save,
         )
 
     def _locate(self, asked: str, state: State) -> _Found:
-        disk, path = self._place(asked)
+        disk, root, path = self._place(asked)
         stat = disk.stat(path)
         if stat is None:
             raise NotResumable(
@@ -117,11 +180,11 @@ class Restoring:
             )
         if stat.kind == "file":
             step = next(filter(None, map(parse_iteration, path.split("/"))), None)
-            return _Found(source=open_file(disk, path, world_size=self.world_size), step=step, save=None)
+            return _Found(disk=disk, root=root, path=path, manifest=None, step=step, save=None)
         if disk.stat(f"{path}/{ARTIFACT}") is not None:
             raise NotResumable(f"resume={asked} is a partial artifact: it lacks what an exact resume needs")
-        source = self._directory(disk, path)
-        manifest = source.manifest
+        manifest = read_manifest(disk, path)
+        found = _Found(disk=disk, root=root, path=path, manifest=manifest, step=manifest.save.step, save=None)
         if files := released.read(disk, path):
             raise NotResumable(
                 f"resume={asked}: retention released {', '.join(files)} of it; take a newer checkpoint"
@@ -129,12 +192,11 @@ class Restoring:
         if manifest.plan != FULL:
             raise NotResumable(f"resume={asked} holds only {', '.join(part.value for part in manifest.plan)}")
         if disk is self.disk and path.startswith(f"{self.attempt.path}/checkpoints/"):
-            return _Found(source=source, step=manifest.save.step, save=self._own(asked, manifest, state))
+            return evolve(found, save=self._own(asked, manifest, state))
         generation = generations.read(disk, path)
-        if generation in _PENDING:
+        if generation in _PENDING:  # it becomes a checkpoint of this run
             _require_free(state, manifest.save.step, asked)
-            source = evolve(source, verify=True)  # it becomes a checkpoint of this run
-        return _Found(source=source, step=manifest.save.step, save=None, generation=generation)
+        return evolve(found, generation=generation)
 
     def _own(self, asked: str, manifest: Manifest, state: State) -> SaveId:
         """A path into the run itself: the journal must know it, and it must be what was sealed."""
@@ -147,14 +209,17 @@ class Restoring:
             raise Corrupt(f"resume={asked} was published whole and no longer is: {problem}")
         return save.id
 
-    def _place(self, asked: str) -> tuple[Disk, str]:
-        """The disk and the path on it: the run's own disk for what lies below the output root."""
+    def _place(self, asked: str) -> tuple[Disk, str | None, str]:
+        """The disk, the folder it is of where it is not the run's own, and the path on it.
+
+        What lies below the output root is on the run's own disk.
+        """
         absolute = os.path.realpath(os.path.expanduser(asked))
         root = os.path.realpath(self.config.run.output_root)
         if absolute.startswith(f"{root}/"):
-            return self.disk, os.path.relpath(absolute, root)
+            return self.disk, None, os.path.relpath(absolute, root)
         above, name = os.path.split(absolute)
-        return LocalDisk(above), name
+        return LocalDisk(above), above, name
 
 
 def read_manifest(disk: Disk, path: str) -> Manifest:
@@ -172,22 +237,32 @@ def read_manifest(disk: Disk, path: str) -> Manifest:
     return decode(data, where=f"{where}/{MANIFEST}")
 
 
-def _fresh(passed_over: tuple[PassedOver, ...]) -> AdoptResume:
-    return AdoptResume(
-        resume=ResumeKind.FRESH, step=0, source="", save=None, clocks=Clocks(), passed_over=passed_over
-    )
-
-
-def _exact(found: _Found, step: int, restored: Restored, passed_over: tuple[PassedOver, ...]) -> AdoptResume:
+def _exact(
+    found: _Found, step: int, restored: dict[str, Restored], passed_over: tuple[PassedOver, ...]
+) -> AdoptResume:
+    """A resume of one trainer at its own clocks, or of roles at theirs; the run's own then count iterations."""
+    alone = restored.get("")
     return AdoptResume(
         resume=ResumeKind.EXACT,
         step=step,
-        source=found.source.where,
+        source=found.where,
         save=found.save,
-        clocks=restored.clocks,
+        clocks=alone.clocks if alone is not None else Clocks(attempt_id=step, optimizer_step=step),
         passed_over=passed_over,
-        notes=restored.notes,
+        notes=tuple(
+            f"{role}: {note}" if role else note for role, one in sorted(restored.items()) for note in one.notes
+        ),
+        roles=() if alone is not None else _clocks(restored),
+        loop_state=_loop_state(found.mark),
     )
+
+
+def _clocks(restored: dict[str, Restored]) -> tuple[RoleClocks, ...]:
+    return tuple(RoleClocks(role=role, clocks=one.clocks) for role, one in sorted(restored.items()))
+
+
+def _loop_state(mark: marker.Marker | None) -> tuple[LoopValue, ...] | None:
+    return None if mark is None or mark.loop_state is None else marker.loop_values(mark.loop_state)
 
 
 _PENDING = {Generation.EVALUATION_PENDING: "evaluation", Generation.PUBLICATION_PENDING: "publication"}

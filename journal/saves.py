@@ -3,20 +3,21 @@
 1. One save at a time: the next joins the one before it, and a failure surfaces at the next call, once.
 2. A save goes beside the loop only where its snapshot is proven to share nothing with live state; otherwise the loop
    waits, and the journal says why.
-3. Retention rides on the write of a checkpoint that is announced. What it cannot delete is no failure of the save.
+3. What every rank writes together is written while the loop waits; only what is left of the save goes beside it.
+4. Retention rides on the write of a checkpoint that is announced. What it cannot delete is no failure of the save.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from attrs import evolve
 
-from milepost.engines.formats import Proven, Stager, stream
-from milepost.engines.perform import Held
+from milepost.engines.checkpoints.marker import loop_values
+from milepost.engines.crew.company import Company, Payload
+from milepost.engines.crew.orders import Capture
 from milepost.engines.slots import Slot
-from milepost.engines.trainers import Snapshot, Trainer
 from milepost.journal.config import Config
 from milepost.journal.opening import Opened
 from milepost.journal.progress import Progress
@@ -29,6 +30,9 @@ from milepost.transitions.values import FULL, Mode, Plan, Reason, SaveId
 KeepFn = Callable[[Sequence[str]], Collection[str]]
 """Given the directories of the checkpoints that are there, oldest first: those that keep their optimizer state."""
 
+LoopState = Mapping[str, object] | Callable[[], Mapping[str, object]]
+"""What the loop of several roles has recorded with each boundary: JSON scalars by name, or what gives them."""
+
 
 class Saves:
     """What `Journal` saves with. Not shared between threads; the slot's thread runs the lanes."""
@@ -38,19 +42,20 @@ class Saves:
         *,
         config: Config,
         opened: Opened,
-        trainer: Trainer,
+        company: Company,
         slot: Slot,
         progress: Progress,
         keep_fn: KeepFn | None,
+        loop_state: LoopState,
     ) -> None:
         self._config = config
         self._opened = opened
         self._driver = opened.driver
-        self._trainer = trainer
+        self._company = company
         self._slot = slot
         self._progress = progress
         self._keep_fn = keep_fn
-        self._stager = Stager()
+        self._loop_state = loop_state
         self._in_use: set[int] = set()
 
     @property
@@ -61,25 +66,34 @@ class Saves:
         """Save `plan` of the state after `step`. Published when this returns, or under way in the slot."""
         self.finalize()
         background = self._config.save_async and not pending and reason in (Reason.CADENCE, Reason.REQUESTED)
-        asked = OpenSave(step=step, plan=plan, reason=reason, mode=Mode.SYNCHRONOUS, pending=pending)
+        said = self._loop_state() if callable(self._loop_state) else self._loop_state
+        asked = OpenSave(
+            step=step, plan=plan, reason=reason, mode=Mode.SYNCHRONOUS, pending=pending, loop_state=loop_values(said)
+        )
         self._driver.check(asked)
-        held, mode, why = self._snapshot(plan, background)
+        payload = self._company.capture(self._capture(plan), background=background)
+        mode, why = _mode(payload, background)
         try:
             opened = self._driver.submit(evolve(asked, mode=mode, why=why))
         except BaseException:
-            held.release()
+            payload.release()
             raise
         assert isinstance(opened[0], SaveOpened)
         save = opened[0].save
-        self._opened.engines.held[save] = held
+        self._opened.engines.held[save] = payload
+        lane = self._lane(save, plan)
         if mode is Mode.SYNCHRONOUS:
-            deque(self._lane(save, plan), maxlen=0)
+            deque(lane, maxlen=0)
             return
         try:
-            self._slot.start(self._lane(save, plan))
-            held.fill()  # the writer follows close behind
+            while payload.together and save in self._opened.engines.held:
+                next(lane)
+            if payload.together:  # it failed while the loop waited, so the loop hears of it now
+                deque(lane, maxlen=0)
+            self._slot.start(lane)
+            payload.fill()  # the writer follows close behind
         except BaseException:
-            held.release()  # so that it does not wait for what will not come
+            payload.release()  # so that it does not wait for what will not come
             raise
 
     def finalize(self) -> None:
@@ -94,7 +108,7 @@ class Saves:
     def warm(self) -> None:
         """Have the arena faulted in beside the first steps. A state that cannot be saved is refused here and now."""
         if self._config.save_async and self._config.save_every > 0 and not self._slot.busy:
-            self._stager.prepare(self._capture(self._config.checkpoint_components).trees)
+            self._company.warm(self._capture(self._config.checkpoint_components))
 
     def protect(self, steps: Collection[int]) -> None:
         """Retention leaves these checkpoints alone from now on."""
@@ -104,23 +118,11 @@ class Saves:
         """Apply retention, here and now."""
         deque(self._retention_lane(), maxlen=0)
 
-    def _snapshot(self, plan: Plan, background: bool) -> tuple[Held, Mode, str]:
-        """The live state, copied into the arena where the loop may go on, else streamed while it waits."""
-        snapshot = self._capture(plan)
-        why = "it was asked to wait"
-        if background:
-            staged = self._stager.begin(snapshot.trees)
-            if isinstance(staged.proof, Proven):
-                held = Held(images=staged.images, fill=staged.fill, release=staged.release)
-                return held, Mode.ASYNCHRONOUS, ""
-            staged.release()
-            why = f"the snapshot is not proven to be apart from live state: {staged.proof.reason}"
-        return Held(images=stream(snapshot.trees), fill=_nothing, release=_nothing), Mode.SYNCHRONOUS, why
-
-    def _capture(self, plan: Plan) -> Snapshot:
-        return self._trainer.capture(
-            plan,
-            clocks=self._state.updates.clocks,
+    def _capture(self, plan: Plan) -> Capture:
+        """The order that takes references to everybody's state, of each role at its own clocks."""
+        return Capture(
+            components=plan,
+            clocks=self._state.boundary.clocks or {"": self._state.updates.clocks},
             cursor_resume=self._config.data.cursor_resume,
             validation=self._config.validation_identity,
         )
@@ -165,5 +167,10 @@ class Saves:
         )
 
 
-def _nothing() -> None:
-    """What there is to do for a snapshot that is read while the loop waits."""
+def _mode(payload: Payload, background: bool) -> tuple[Mode, str]:
+    """Whether the loop waits for the write, and why."""
+    if not background:
+        return Mode.SYNCHRONOUS, "it was asked to wait"
+    if payload.unproven:
+        return Mode.SYNCHRONOUS, f"the snapshot is not proven to be apart from live state: {payload.unproven}"
+    return Mode.ASYNCHRONOUS, ""

@@ -188,6 +188,12 @@ class Config:
         False, kinds.SWITCH, "also write the zip crc32s into .pt files; torch never checks them, 13 to 16 % dearer"
     )
     verify_on_resume: bool = _knob(True, kinds.SWITCH, "check every digest of a checkpoint before restoring it")
+    rank_timeout_s: int = _knob(
+        1800,
+        kinds.POSITIVE,
+        "seconds that ranks may be apart before the missing one is named and the call fails on all of them; longer "
+        "than what one rank does while the others wait, such as writing the whole model",
+    )
     emergency_grace_s: int = _knob(
         300, kinds.COUNT, "seconds before $SLURM_JOB_END_TIME at which the run is asked to save and stop"
     )

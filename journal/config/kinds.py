@@ -135,6 +135,11 @@ def group(cls: type, names: Sequence[str]) -> Kind:
 
 
 COUNT = Kind(type="int", allowed="a whole number, 0 or more (64-bit)", read=_where(_is_count))
+POSITIVE = Kind(
+    type="int",
+    allowed="a whole number, 1 or more (64-bit)",
+    read=_where(lambda value: _is_count(value) and value > 0),
+)
 OPTIONAL_COUNT = Kind(
     type="int or null",
     allowed="null or a whole number, 0 or more (64-bit)",

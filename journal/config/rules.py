@@ -92,7 +92,6 @@ RULES = (
 )
 
 NOT_YET = (
-    NotYet("rl.checkpoint_format", "dcp", lambda form: form == "dcp", "consolidated"),
     NotYet("rl.checkpoint_store.backend", "object_store", _direct, "local"),
     NotYet("rl.upload.enabled", "true", lambda enabled: enabled, "false"),
 )

@@ -30,7 +30,7 @@ GOOD: dict[str, list[Any]] = {
     "rl.resume": ["auto", "off", "/runs/iter_000000100", "~/old.pt", "s3://bucket/iter_000000100"],
     "rl.data.cursor_resume": ["auto", "strict", "off"],
     "rl.run_ts": ["", "20260901120000"],
-    "rl.checkpoint_format": ["consolidated"],
+    "rl.checkpoint_format": ["consolidated", "dcp"],
     "rl.checkpoint_components": [NAMES, ["model"], ["optimizer", "training_state"]],
     "rl.emergency_checkpoint_components": ["full", "run"],
     "rl.checkpoint_store.backend": ["local"],
@@ -53,6 +53,7 @@ GOOD: dict[str, list[Any]] = {
     "rl.digest": ["blake3", "sha256"],
     "rl.archive_crc32": [True, False],
     "rl.verify_on_resume": [True, False],
+    "rl.rank_timeout_s": [1, 7200],
     "rl.emergency_grace_s": [0, 600],
 }
 
@@ -88,6 +89,7 @@ BAD: dict[str, list[Any]] = {
     "rl.digest": ["md5", "", True],
     "rl.archive_crc32": NOT_SWITCHES,
     "rl.verify_on_resume": NOT_SWITCHES,
+    "rl.rank_timeout_s": [0, *NOT_COUNTS],
     "rl.emergency_grace_s": NOT_COUNTS,
 }
 
@@ -177,6 +179,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "digest": "blake3",
             "archive_crc32": False,
             "verify_on_resume": True,
+            "rank_timeout_s": 1800,
             "emergency_grace_s": 300,
         },
     }
@@ -230,10 +233,9 @@ def test_the_table_of_knobs_says_type_default_and_what_is_not_built() -> None:
         default="consolidated",
         allowed="consolidated or dcp",
         meaning="consolidated: one portable .pt for each component; dcp: shards",
-        not_yet=("dcp",),
+        not_yet=(),
     )
     assert [row.key for row in rows.values() if not row.built] == [
-        "rl.checkpoint_format",
         "rl.checkpoint_store.backend",
         "rl.upload.enabled",
     ]

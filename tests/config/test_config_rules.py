@@ -124,7 +124,6 @@ def test_a_refused_combination_says_what_was_found_on_each_side_and_why() -> Non
 @pytest.mark.parametrize(
     ("key", "rl"),
     [
-        ("rl.checkpoint_format", {"checkpoint_format": "dcp"}),
         ("rl.upload.enabled", {"upload": {"enabled": True, "bucket": "my-archive"}}),
     ],
 )
@@ -136,7 +135,7 @@ def test_a_knob_without_its_engine_is_refused_and_the_message_says_what_to_set(k
 
 def test_a_direct_object_store_is_not_built_yet() -> None:
     found = problems({"checkpoint_store": DIRECT, "checkpoint_format": "dcp"})
-    assert [problem.split(":")[0] for problem in found] == ["rl.checkpoint_format", "rl.checkpoint_store.backend"]
+    assert [problem.split(":")[0] for problem in found] == ["rl.checkpoint_store.backend"]
 
 
 def test_what_is_built_is_accepted() -> None:

@@ -112,7 +112,7 @@ def test_a_second_artifact_of_a_step_is_refused_before_anything_is_written(tmp_p
         entries = len(list(journal.history()))
         wider = (Component.MODEL, Component.TRAINING_STATE)
         with pytest.raises(Refused, match=r"step 2 holds model.*INV-16"):
-            journal._saves.save(2, plan=wider, reason=Reason.REQUESTED)
+            journal._lead._saves.save(2, plan=wider, reason=Reason.REQUESTED)
         assert len(list(journal.history())) == entries
     staging = Path(journal.run_dir) / "checkpoints" / ".staging"
     assert list(staging.iterdir()) == []

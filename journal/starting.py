@@ -1,0 +1,125 @@
+"""How rank 0 starts a run: the attempt, its one writer, everybody's part in it, and what all of them resume from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from milepost.engines.ambient import Ambient
+from milepost.engines.attempts import make_root, resolve
+from milepost.engines.checkpoints.marker import loop_state_of
+from milepost.engines.crew import Arrival, Crew
+from milepost.engines.crew.company import enlist
+from milepost.engines.crew.orders import Place
+from milepost.engines.disks import Disk
+from milepost.engines.disks.local import LocalDisk
+from milepost.engines.slots import Slot
+from milepost.journal.config import Config
+from milepost.journal.leading import Leading
+from milepost.journal.opening import open_attempt
+from milepost.journal.restoring import Restoring, Resumption
+from milepost.journal.saves import KeepFn, LoopState
+from milepost.transitions.errors import Misconfigured
+
+log = logging.getLogger("milepost")
+
+
+@frozen(kw_only=True)
+class Start:
+    """A run that stands: what leads it, and what every rank is told of it."""
+
+    lead: Leading
+    resumption: Resumption
+    run_ts: str
+    run_dir: str
+    loop_state: dict[str, object] | None
+
+
+def start(
+    config: Config,
+    *,
+    arrivals: tuple[Arrival, ...],
+    crew: Crew,
+    disk: Disk | None,
+    ambient: Ambient,
+    slot: Slot,
+    keep_fn: KeepFn | None,
+    loop_state: LoopState,
+) -> Start:
+    """Open the run and bring everybody to where it goes on from. What fails leaves the run as a crash would."""
+    _require_equal(arrivals, crew)
+    company = enlist(crew)
+    if disk is None:
+        disk = LocalDisk(make_root(config.run.output_root))
+    home = f"{config.run.project}/{config.run.group}/{config.run.name}"
+    attempt = resolve(disk, home, resume=config.resume, run_ts=config.run_ts, ambient=ambient)
+    opened = open_attempt(config, attempt, disk=disk, ambient=ambient, world_size=crew.size)
+    try:
+        place = Place(root=disk.where(""), path=attempt.path, algorithm=config.digest, crc32=config.archive_crc32)
+        company.assign(place, form=config.checkpoint_format, timeout_s=config.rank_timeout_s)
+        resumption = Restoring(
+            config=config, disk=disk, attempt=attempt, checkpoints=opened.checkpoints, company=company
+        ).resume(opened.driver)
+    except BaseException:
+        opened.close()
+        raise
+    run_dir = disk.where(attempt.path)
+    _announce(resumption, run_dir)
+    lead = Leading(
+        config=config,
+        opened=opened,
+        company=company,
+        resumption=resumption,
+        slot=slot,
+        ambient=ambient,
+        keep_fn=keep_fn,
+        loop_state=loop_state,
+    )
+    try:
+        committed = lead.state.boundary.committed
+        lead.start()
+    except BaseException as failure:
+        lead.close_after(failure)
+        raise
+    return Start(
+        lead=lead,
+        resumption=resumption,
+        run_ts=attempt.run_ts,
+        run_dir=run_dir,
+        loop_state=None if committed is None else dict(loop_state_of(committed)),
+    )
+
+
+def _require_equal(arrivals: tuple[Arrival, ...], crew: Crew) -> None:
+    """`Misconfigured` where a rank was given another configuration than rank 0, by knob."""
+    first = _flat(arrivals[0].said)
+    problems = []
+    for index, arrival in enumerate(arrivals):
+        for key, value in _flat(arrival.said).items():
+            if value != first.get(key):
+                problems.append(
+                    f"{key}: {crew.called(index)} has {value!r}, {crew.called(0)} {first.get(key)!r}; give every "
+                    "rank the same configuration"
+                )
+    if problems:
+        raise Misconfigured(tuple(problems))
+
+
+def _flat(value: object, path: str = "") -> dict[str, object]:
+    if not isinstance(value, Mapping):
+        return {path: value}
+    flat: dict[str, object] = {}
+    for name, inner in value.items():
+        flat |= _flat(inner, f"{path}.{name}" if path else str(name))
+    return flat
+
+
+def _announce(resumption: Resumption, run_dir: str) -> None:
+    if resumption.kind == "fresh":
+        log.info("a fresh run in %s", run_dir)
+    else:
+        log.info("resumed from %s (iter %d)", resumption.source, resumption.step)
+    for note in resumption.notes:
+        log.info("%s", note)
