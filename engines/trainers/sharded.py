@@ -203,21 +203,25 @@ def _names(model: nn.Module, optimizer: Optimizer) -> list[list[str]]:
 def _made_like(
     source: RestoreSource, optimizer: Optimizer, parameters: Mapping[str, Tensor], *, outline: Outline | None
 ) -> Mapping[Tensor, Tree] | None:
-    """State of the form that the file has, each tensor like its parameter or a number; None where that is not so."""
-    if outline is None or not type(optimizer).__module__.startswith("torch.optim."):
+    """State of the form that the file has, each tensor like its parameter or a number; None where that is not so.
+
+    The file's keys are names, or numbers of parameters, which a directory of shards spells as text.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim."):
         return None
-    saved = Saved.read(f"{source.where}/optim", source.forms("optim")).tree.get("state", {})
+    forms = Saved.read(f"{source.where}/optim", source.forms("optim"))
+    saved: dict[Any, Any] = forms.need("state", dict) if "state" in forms else {}
     made: dict[Tensor, Tree] = {}
-    for name, parameter in parameters.items():
-        if name in outline.without_state:
+    for number, (name, parameter) in enumerate(parameters.items()):
+        state = next((saved[key] for key in (name, number, str(number)) if key in saved), None)
+        if state is None and (outline is None or name in outline.without_state):
             continue
-        forms = saved.get(name) if isinstance(saved, dict) else None
-        if not isinstance(forms, dict):
+        if not isinstance(state, dict):
             return None
-        made[parameter] = {key: _like(form, parameter) for key, form in forms.items()}
+        made[parameter] = {key: _like(form, parameter) for key, form in state.items()}
         if any(value is _OTHER for value in made[parameter].values()):
             return None
-    return made
+    return made if made or not saved else None
 
 
 _OTHER = object()
