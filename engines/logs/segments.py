@@ -155,7 +155,8 @@ class SegmentAppender:
             return self._synced
 
     def fenced(self) -> bool:
-        return self._log.exists(self._number + 1)
+        with self._appending:  # or the segment that another thread rotates to would pass for a successor's
+            return self._log.exists(self._number + 1)
 
     def rotate(self, header: bytes, *, seq: int) -> None:
         with self._syncing, self._appending:

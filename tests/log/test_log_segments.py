@@ -337,3 +337,26 @@ def test_closing_twice_is_harmless(disk: Disk) -> None:
     appender = SegmentLog(disk).claim()
     appender.close()
     appender.close()
+
+
+def test_a_look_for_a_successor_does_not_take_ones_own_next_segment_for_one(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = SegmentLog(disk)
+    appender = log.claim()
+    appender.append(b"header\n", seq=1)
+    appender.sync()
+    seen: list[bool] = []
+    looking = threading.Thread(target=lambda: seen.append(appender.fenced()))
+    create = log.create
+
+    def created(number: int) -> object:
+        sink = create(number)
+        looking.start()  # the writer's thread, while the loop's goes on in the next segment
+        looking.join(timeout=0.05)
+        return sink
+
+    monkeypatch.setattr(log, "create", created)
+    appender.rotate(b"next\n", seq=2)
+    looking.join()
+    assert seen == [False]
