@@ -8,7 +8,9 @@ The rules that every log keeps, on a disk or in a bucket:
    durable) · read what came before, newest segment first, which fixes each one's valid length · `resync` what was
    read, for a killed writer's tail may be readable and not durable · `append` the header · `sync` · `fenced`.
 3. Before anything is acknowledged: `sync`, then `fenced`. A claim that comes after that look reads what was synced.
-4. An append or sync that failed, or whose outcome is unknown, poisons the appender: it takes nothing more, and what
+4. In a bucket (`slots.py`) `claim` creates nothing: the sync of the header is the claim, and `Busy` where another
+   writer was first. What was read is durable there, so that `resync` has nothing to do.
+5. An append or sync that failed, or whose outcome is unknown, poisons the appender: it takes nothing more, and what
    is there is decided by opening the log again.
 """
 
@@ -54,7 +56,8 @@ class Appender(Protocol):
     def sync(self) -> int:
         """Make durable what was appended before this call, and answer with `synced`.
 
-        Appends go on meanwhile; concurrent calls share one sync where they can. `Unavailable` as for `append`.
+        Appends go on meanwhile; concurrent calls share one sync where they can. `Unavailable` as for `append`; in a
+        bucket, where a successor's claim is met here, `Fenced` for it, and `Busy` for a header that came second.
         """
         ...
 
@@ -95,7 +98,10 @@ class Log(Protocol):
         ...
 
     def claim(self) -> Appender:
-        """Create the segment after the highest one and make its name durable. See rule 2 for what comes next."""
+        """Create the segment after the highest one and make its name durable. See rule 2 for what comes next.
+
+        In a bucket the segment is chosen, and the sync of its header creates it (rule 4).
+        """
         ...
 
     def resync(self, numbers: tuple[int, ...], closes: tuple[ClosedSegment, ...]) -> None:
