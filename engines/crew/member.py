@@ -315,9 +315,10 @@ class Member:
 
     def _store_files(self, order: StoreFiles) -> Answer:
         """Each role in its own slot, where there are several; all of them are waited for."""
-        if not self._snapshot.ready:
+        snapshot = self._snapshot
+        if not snapshot.ready:
             raise Refused("this snapshot was released before it was written; save again")
-        images, files = self._snapshot.images, dict[str, list[FileDigest]]()
+        images, files = snapshot.images, dict[str, list[FileDigest]]()
         lanes = {}
         for name, own in images.items():
             files[name] = []
@@ -353,8 +354,10 @@ class Member:
         self._snapshot.images.clear()
 
     def _forget(self) -> None:
-        self._unstage()
-        self._snapshot = _Snapshot()
+        """Another thread may be filling or writing this very snapshot: nothing of it is taken apart."""
+        forgotten, self._snapshot = self._snapshot, _Snapshot()
+        for staged in forgotten.staged.values():
+            staged.release()
 
 
 def _unfenced() -> None:

@@ -1,6 +1,7 @@
 """The command line: one module per group of verbs, imported when the verb is used.
 
-`--help` of every verb has an example and the shape of its `--json`. `prune` alone writes to a run. Exit codes:
+`--help` of every verb has an example and the shape of its `--json`. `prune` alone changes a run; `publish` puts a
+receipt into a published directory, and `prune-verified` takes payload out of one. Exit codes:
 
     0 clean · 1 findings, or a disk that failed · 2 usage · 3 corrupt journal · 4 written by a newer version ·
     5 payload missing or wrong · 6 torn tail only
@@ -35,6 +36,12 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "verify": ("milepost.journal.cli.checking:verify", "Hold the journal against the disk, every digest."),
     "replay": ("milepost.journal.cli.checking:replay", "Fold again from nothing, check every invariant."),
     "prune": ("milepost.journal.cli.pruning:prune", "Apply retention now, or say what would go and why."),
+    "publish": ("milepost.journal.cli.moving:publish", "Archive a checkpoint or an artifact in an object store."),
+    "fetch": ("milepost.journal.cli.moving:fetch", "An archive into a new directory, every file proven."),
+    "prune-verified": ("milepost.journal.cli.moving:pruned", "Remove payload whose archive is proven."),
+    "copy": ("milepost.journal.cli.moving:copy", "Objects from one address to another."),
+    "download": ("milepost.journal.cli.moving:download", "Objects below an address onto a disk."),
+    "probe": ("milepost.journal.cli.moving:probe", "Try what an object store can promise."),
     "slurm": ("milepost.journal.cli.scheduling:slurm", "The sbatch wiring for preemption, to paste."),
 }
 """Where each verb is, and what it is for. `demo` is imported by whoever asks for it."""
@@ -83,7 +90,8 @@ def main() -> None:
     """Look into the runs of milepost: what is there, what happened, is it whole.
 
     RUN is a run directory (…/<RUN_TS>), its journal/, one of its checkpoints or artifacts, or the <name>/ above the
-    attempts: then the newest one. No verb but prune changes a run, and a writer may go on beside every other one.
+    attempts: then the newest one. No verb but prune changes a run, and a writer may go on beside every other one;
+    publish adds a receipt to a directory, and prune-verified takes payload that was archived.
 
     \b
     Example:

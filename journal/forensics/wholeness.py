@@ -18,6 +18,7 @@ from typing import Self
 from attrs import frozen
 from typing_extensions import Buffer
 
+from milepost.engines.archive.receipt import RECEIPT, TEMPORARY
 from milepost.engines.checkpoints import generations
 from milepost.engines.checkpoints.manifest import (
     ARTIFACT,
@@ -83,7 +84,7 @@ def examine(disk: Disk, path: str, promised: Promised) -> tuple[list[Finding], l
     if save is not None:
         files = save.files
     owner = save.id if save is not None else manifest.save if manifest is not None else None
-    known = {MANIFEST if promised.kind is Kind.CHECKPOINT else ARTIFACT}
+    known = {MANIFEST if promised.kind is Kind.CHECKPOINT else ARTIFACT, RECEIPT, TEMPORARY}
     optional: tuple[str, ...] = ()
     if promised.kind is Kind.CHECKPOINT:
         known |= {*generations.names, RELEASED, SUCCESS}

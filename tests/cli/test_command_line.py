@@ -32,7 +32,9 @@ from milepost.transitions.machine import RECORDS
 from tests.cli.conftest import Milepost
 from tests.journal.runs import config, train
 
-READING = tuple(verb for verb in VERBS if verb not in ("demo", "prune", "slurm"))
+MOVING = ("publish", "fetch", "prune-verified", "copy", "download", "probe")
+"""What is about an object store, and tested in `test_moving.py`."""
+READING = tuple(verb for verb in VERBS if verb not in ("demo", "prune", "slurm", *MOVING))
 
 RESULTS: dict[str, tuple[tuple[object, ...], type, tuple[type, ...]]] = {
     "ls": ((), Listing, (Listed,)),

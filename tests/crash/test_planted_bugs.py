@@ -169,6 +169,7 @@ def test_calls_that_cover_for_each_other_are_missed_together(names: tuple[str, .
     assert catch(planted(*(MUTANTS[name] for name in names)))
 
 
+@pytest.mark.slow
 def test_the_product_gets_past_every_quick_check() -> None:
     """Otherwise a bug would be caught by a check that catches everything."""
     for check in gauntlet.CHECKS[: gauntlet.CHECKS.index(gauntlet.every_crash_of_a_save_is_survived)]:

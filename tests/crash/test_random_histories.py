@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
@@ -300,6 +301,6 @@ class Histories(RuleBasedStateMachine):
         keeps(seen, (*self.told, *promises(self.disk)))
 
 
-TestRandomHistories = Histories.TestCase
+TestRandomHistories = pytest.mark.slow(Histories.TestCase)
 if os.environ.get("HYPOTHESIS_PROFILE", "ci") == "ci":
     TestRandomHistories.settings = settings(max_examples=50, stateful_step_count=25)

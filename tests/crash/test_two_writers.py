@@ -159,9 +159,9 @@ def test_an_overtaken_sweep_spares_its_successors_notes() -> None:
     "check",
     [
         duels.a_writer_that_sleeps_in_a_validation_is_overtaken,
-        duels.a_writer_that_sleeps_in_a_prune_is_overtaken,
+        pytest.param(duels.a_writer_that_sleeps_in_a_prune_is_overtaken, marks=pytest.mark.slow),
         duels.a_writer_that_sleeps_over_an_artifact_is_overtaken,
-        duels.a_newcomer_is_not_deceived_by_a_prune,
+        pytest.param(duels.a_newcomer_is_not_deceived_by_a_prune, marks=pytest.mark.slow),
     ],
     ids=lambda check: check.__name__,
 )

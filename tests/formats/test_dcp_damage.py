@@ -59,6 +59,7 @@ def test_a_flipped_byte_anywhere_is_corrupt(files: dict[str, FileDigest], tmp_pa
     assert_same(_tree(), load(tmp_path / "model", files=files, into=_live()))
 
 
+@pytest.mark.slow
 def test_without_digests_a_flipped_byte_is_corrupt_or_another_value_and_nothing_else(
     files: dict[str, FileDigest], tmp_path: Path
 ) -> None:
