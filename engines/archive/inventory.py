@@ -12,12 +12,12 @@ from attrs import frozen
 
 from milepost.engines.ambient import Ambient
 from milepost.engines.archive.declaration import DECLARATION, Declaration
-from milepost.engines.archive.receipt import RECEIPT, TEMPORARY
+from milepost.engines.archive.receipt import TEMPORARY
 from milepost.engines.archive.streaming import Meter, Told, algorithm_of, file_digests
 from milepost.engines.checkpoints import generations, marker, released
 from milepost.engines.checkpoints.manifest import ARTIFACT, LIMIT_BYTES, MANIFEST, Manifest, decode, manifest_name
 from milepost.engines.checkpoints.marker import SUCCESS
-from milepost.engines.checkpoints.released import RELEASED
+from milepost.engines.checkpoints.released import RECEIPT, RELEASED
 from milepost.engines.checkpoints.roles import roles_of
 from milepost.engines.digests import Digester
 from milepost.engines.disks import Disk

@@ -18,11 +18,11 @@ from attrs import frozen
 from milepost.engines.archive.remote import Destination
 from milepost.engines.checkpoints.manifest import LIMIT_BYTES, require_inside
 from milepost.engines.checkpoints.proven import Form
+from milepost.engines.checkpoints.released import RECEIPT
 from milepost.engines.disks import Disk, write_all
 from milepost.transitions.errors import Corrupt
 from milepost.transitions.values import FileDigest
 
-RECEIPT = ".uploaded"
 TEMPORARY = ".uploaded.tmp"
 FORMAT = "posttrain.archive-marker.v1"
 

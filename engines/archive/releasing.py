@@ -22,12 +22,12 @@ from attrs import frozen
 from milepost.engines.ambient import Ambient
 from milepost.engines.archive import receipt as receipts
 from milepost.engines.archive.inventory import manifest_of
-from milepost.engines.archive.receipt import RECEIPT, Receipt, TextMarker
+from milepost.engines.archive.receipt import Receipt, TextMarker
 from milepost.engines.archive.remote import Destination, Remote
 from milepost.engines.archive.streaming import Meter, Told, algorithm_of, file_digests, require_object, untold
 from milepost.engines.checkpoints import released
 from milepost.engines.checkpoints.manifest import Manifest, folders_of
-from milepost.engines.checkpoints.released import RELEASED
+from milepost.engines.checkpoints.released import RECEIPT, RELEASED
 from milepost.engines.disks import Disk
 from milepost.transitions.errors import Corrupt, MilepostError
 from milepost.transitions.values import FULL, FileDigest

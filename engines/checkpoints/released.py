@@ -3,6 +3,8 @@
 1. It is durable beside the manifest before the first of these files is unlinked, so that what lacks them says so of
    itself, and a copy of it does. A file that it names may still be there: the release was interrupted.
 2. It is created and never replaced (INV-02). Its bytes follow from the save and the files.
+3. Retention never touches an artifact. One is released by hand alone, once its archive was proven, and the receipt of
+   that lies beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from milepost.engines.disks import Disk
 from milepost.transitions.values import SaveId
 
 RELEASED = ".posttrain-released.json"
+RECEIPT = ".uploaded"
+"""What lies in a published directory once an archive of it was proven (`milepost.engines.archive.receipt`)."""
 FORMAT = "milepost.released.v1"
 
 
@@ -45,6 +49,11 @@ def read(disk: Disk, path: str) -> tuple[str, ...]:
     """The released files of the checkpoint directory `path`, none where it has no marker. Raises as `find` does."""
     release = find(disk, path)
     return release.files if release is not None else ()
+
+
+def archived(disk: Disk, path: str) -> tuple[str, ...]:
+    """The files of the artifact `path` that were released to its archive. Raises as `find` does."""
+    return read(disk, path) if disk.stat(f"{path}/{RECEIPT}") is not None else ()
 
 
 def find(disk: Disk, path: str) -> Release | None:

@@ -15,7 +15,15 @@ from contextlib import suppress
 from attrs import frozen
 
 from milepost.engines.checkpoints import Found, Published, generations, marker, released
-from milepost.engines.checkpoints.manifest import LIMIT_BYTES, Manifest, decode, digest_of, folders_of, manifest_name
+from milepost.engines.checkpoints.manifest import (
+    ARTIFACT,
+    LIMIT_BYTES,
+    Manifest,
+    decode,
+    digest_of,
+    folders_of,
+    manifest_name,
+)
 from milepost.engines.checkpoints.marker import SUCCESS
 from milepost.engines.checkpoints.released import RELEASED, Release
 from milepost.engines.checkpoints.roles import roles_of
@@ -120,7 +128,8 @@ class Tree:
         release = released.find(self.disk, path) or Release(save=save, files=())
         if release.save != save:
             return f"{RELEASED} is of save {release.save}, the manifest of save {save}"
-        if release.files and not may_lack:
+        by_hand = self.manifest == ARTIFACT and released.archived(self.disk, path) == release.files
+        if release.files and not (may_lack or by_hand):
             return f"{RELEASED} says that {', '.join(release.files)} were released, and the journal does not"
         return self._sizes(path, [file for file in found.manifest.files if file.path not in release.files])
 

@@ -192,7 +192,8 @@ def _artifacts(place: Place, story: Chronicle, *, there: frozenset[str]) -> Iter
         if save is not None:
             problem = checkpoints.examine(save, lost=None) if name in seen else "the directory is gone"
             stage = Stage.DAMAGED if problem else Stage.ARTIFACT
-            yield _sealed(save, story, kind=Kind.ARTIFACT, stage=stage, detail=problem)
+            gone = "" if problem else _archived(place, name)
+            yield _sealed(save, story, kind=Kind.ARTIFACT, stage=stage, detail=problem or gone)
         elif name in there and not is_open(name, Kind.ARTIFACT, state):
             detail = seen[name].problem or "the journal has no record of it"
             yield _unrecorded(name, Kind.ARTIFACT, detail=detail)
@@ -356,6 +357,12 @@ def _generation(place: Place, path: str) -> Generation | None:
         return generations.read(place.disk, path)
     except (Corrupt, OSError):
         return None  # `verify` says what is wrong with it
+
+
+def _archived(place: Place, name: str) -> str:
+    """What became of the payload of an artifact that a look found nothing wrong with."""
+    files = released.archived(place.disk, f"{place.artifacts}/{name}")
+    return f"{', '.join(files)} lies in its archive alone: milepost fetch brings it back" if files else ""
 
 
 def _released(place: Place, path: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ What retention released is not looked for. Every finding is reported; none hides
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -18,8 +19,8 @@ from typing import Self
 from attrs import frozen
 from typing_extensions import Buffer
 
-from milepost.engines.archive.receipt import RECEIPT, TEMPORARY
-from milepost.engines.checkpoints import generations
+from milepost.engines.archive.receipt import TEMPORARY
+from milepost.engines.checkpoints import generations, released
 from milepost.engines.checkpoints.manifest import (
     ARTIFACT,
     LIMIT_BYTES,
@@ -31,7 +32,7 @@ from milepost.engines.checkpoints.manifest import (
     manifest_name,
 )
 from milepost.engines.checkpoints.marker import SUCCESS
-from milepost.engines.checkpoints.released import RELEASED
+from milepost.engines.checkpoints.released import RECEIPT, RELEASED
 from milepost.engines.digests import Algorithm, Digester
 from milepost.engines.digests import digest_of as digest_of_source
 from milepost.engines.disks import Disk, Source
@@ -92,6 +93,10 @@ def examine(disk: Disk, path: str, promised: Promised) -> tuple[list[Finding], l
         release, optional = examine_release(disk, path, promised, owner=owner)
         found += release
         found += examine_marker(disk, path, promised, files=files, owner=owner)
+    else:
+        known.add(RELEASED)
+        with suppress(Corrupt, OSError):  # then nothing excuses what is missing
+            optional = released.archived(disk, path)
     pending: list[Pending] = []
     for file in files:
         seen = _look(disk, Pending(path=f"{path}/{file.path}", file=file), promised, optional=file.path in optional)

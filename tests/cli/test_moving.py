@@ -168,6 +168,17 @@ class TestOnAStore:
         assert answer.json["freed"] == len(before["model.pt"])
         assert not (first / "model.pt").exists()
         assert (second / "model.pt").exists()
+        rows = {
+            row["name"]: row
+            for row in milepost("ls", both, "--json").json["checkpoints"]
+            if row["kind"] == "artifact"
+        }
+        assert (rows[first.name]["stage"], rows[second.name]["stage"]) == ("artifact", "artifact")
+        assert rows[first.name]["detail"] == "model.pt lies in its archive alone: milepost fetch brings it back"
+        damaged = [row["place"] for row in milepost("verify", both, "--json").json["findings"]]
+        assert damaged and all(second.name in where for where in damaged)
+        (first / ".uploaded").unlink()
+        assert milepost("verify", both, "--json").code == 5
         text = milepost("prune-verified", second, *credentials)
         assert (text.code, "kept" in text.out) == (1, True)
 
