@@ -21,7 +21,7 @@ CREW_BUGS: tuple[Bug, ...] = (
     Bug(
         "a boundary is sealed without one of its roles",
         f"{MEMBER}._store_files",
-        (("images, files = self._snapshot.images,", "images, files = dict([*self._snapshot.images.items()][:1]),"),),
+        (("images, files = snapshot.images,", "images, files = dict([*self._snapshot.images.items()][:1]),"),),
         beside=UNREQUIRED,
     ),
     Bug(
@@ -33,7 +33,7 @@ CREW_BUGS: tuple[Bug, ...] = (
     Bug(
         "a snapshot that was released is saved as a checkpoint of nothing",
         f"{MEMBER}._store_files",
-        (("if not self._snapshot.ready:", "if False:"),),
+        (("if not snapshot.ready:", "if False:"),),
         beside=UNREQUIRED,
     ),
     Bug(
