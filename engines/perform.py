@@ -57,26 +57,19 @@ class Engines:
             return ReportGivenUp(save=effect.save, code=failure.code, detail=failure.detail)
 
     def _store(self, effect: StorePayload, witness: Witness) -> Command:
-        payload = self.held[effect.save]
+        payload, over = self.held[effect.save], True
         try:
             components = payload.store(effect.save, self.checkpoints)
-            while not components and not payload.stored:  # a report of nothing would leave this very effect due
-                payload.fill()  # the loop that would do so later is waiting here
-                components = payload.store(effect.save, self.checkpoints)
+            over = payload.stored
         except (GivenUp, Uncertain, Fenced):
-            self.forget(effect.save)
             raise
         except Exception as error:  # whatever broke, it broke before anything could be visible
-            self.forget(effect.save)
             code = "rank-lost" if isinstance(error, Lost) else type(error).__name__
             raise GivenUp(code, str(error)) from error
-        except BaseException:
-            self.forget(effect.save)
-            raise
-        if not payload.stored:
-            return ReportStored(save=effect.save, components=components)
-        self.forget(effect.save)
-        return ReportStored(save=effect.save, components=components, roles=payload.company.roles)
+        finally:
+            if over:
+                self.forget(effect.save)
+        return ReportStored(save=effect.save, components=components, roles=payload.company.roles if over else ())
 
     def forget(self, save: SaveId) -> None:
         """Give the snapshot of this save back. Harmless where that was done."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from attrs import frozen
 
+from milepost.engines.crew import Arrival, Crew
 from milepost.engines.termination import Termination
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
@@ -31,10 +31,23 @@ Validate = Callable[[int], object]
 """Evaluates the model after the step it is given. An exception ends the run; a save due beside it survives."""
 
 
-class Watch(Protocol):
-    """What says whether the run was told to stop."""
+class Told:
+    """What the watches of all ranks observed, as far as calls brought it here; the first stays the answer."""
 
-    def observed(self) -> Termination | None: ...
+    def __init__(self) -> None:
+        self._told: Termination | None = None
+
+    def hear(self, arrivals: tuple[Arrival, ...], crew: Crew) -> None:
+        """Take note of who was told to stop."""
+        for index, arrival in enumerate(arrivals):
+            if arrival.told is not None and self._told is None:
+                seen = arrival.told
+                where = f"{crew.called(index)}: " if crew.size > 1 else ""
+                self._told = Termination(reason=seen.reason, detail=f"{where}{seen.detail}")
+
+    def observed(self) -> Termination | None:
+        """Why the run has to stop, if it has."""
+        return self._told
 
 
 @frozen(kw_only=True)
@@ -51,12 +64,12 @@ class Verdict:
 class Boundaries:
     """The boundaries of one journal's loop."""
 
-    def __init__(self, *, config: Config, driver: Driver, saves: Saves, told: Watch, progress: Progress) -> None:
+    def __init__(self, *, config: Config, driver: Driver, saves: Saves, told: Told, progress: Progress) -> None:
         self._validation = config.validation
         self._policy = _policy(config)
         self._driver = driver
         self._saves = saves
-        self._watch = told
+        self._told = told
         self._progress = progress
         self._stepped = False
 
@@ -108,7 +121,7 @@ class Boundaries:
             self.at(step, validate=validate, final=True)
 
     def told_to_stop(self, step: int) -> bool:
-        if (seen := self._watch.observed()) is not None:
+        if (seen := self._told.observed()) is not None:
             self._driver.submit(ObserveTermination(step=step, reason=seen.reason, detail=seen.detail))
         return self._state.emergency.stage is not EmergencyStage.CALM
 

@@ -16,10 +16,9 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self, TypeVar
-
-from attrs import frozen
 
 from milepost.engines.ambient import Ambient, SystemAmbient
 from milepost.engines.crew import Arrival, Crew
@@ -33,9 +32,8 @@ from milepost.journal.config import Config
 from milepost.journal.joining import Away, crew_of, require_roles
 from milepost.journal.leading import Leading
 from milepost.journal.log.entries import Entry
-from milepost.journal.restoring import Resumption
 from milepost.journal.saves import KeepFn, LoopState
-from milepost.journal.starting import Start, start
+from milepost.journal.starting import Facts, Start, start
 from milepost.transitions.errors import MilepostError, Refused
 from milepost.transitions.machine import State
 from milepost.transitions.values import Outcome, Reason
@@ -46,17 +44,6 @@ _GRACE_S = 0.5
 """How long a failing body waits to see whether another rank is gone: torch may have noticed that first."""
 
 T = TypeVar("T")
-
-
-@frozen(kw_only=True)
-class _Facts:
-    """What every rank knows of the opened run."""
-
-    run_ts: str
-    run_dir: str
-    execution_id: str
-    resumption: Resumption
-    loop_state: dict[str, object] | None
 
 
 class Journal:
@@ -70,7 +57,7 @@ class Journal:
         member: Member,
         watch: TerminationWatch,
         lead: Leading | None,
-        facts: _Facts,
+        facts: Facts,
     ) -> None:
         self.config = config
         self.resumption = facts.resumption
@@ -82,7 +69,7 @@ class Journal:
         self._member = member
         self._watch = watch
         self._lead = lead
-        self._skipped = ""
+        self._skipped = False
         self._closed = False
 
     @classmethod
@@ -121,39 +108,37 @@ class Journal:
         watch = watch or TerminationWatch(
             grace_s=config.emergency_grace_s, environ=environ, now=lambda: ambient.now().timestamp()
         )
-        try:
+        with ExitStack() as undo:
+            undo.callback(watch.close)
             joined = crew(member) if crew is not None else crew_of(config, member, away=away, environ=environ)
-        except BaseException:
-            watch.close()
-            raise
-        if joined.index == 0:
-            for text in config.warnings():
-                warnings.warn(text, UserWarning, stacklevel=2)
-        begun: list[Start] = []
+            if joined.index == 0:
+                for text in config.warnings():
+                    warnings.warn(text, UserWarning, stacklevel=2)
+            begun: list[Start] = []
 
-        def work(arrivals: tuple[Arrival, ...]) -> _Facts:
-            begun.append(
-                start(
-                    config,
-                    arrivals=arrivals,
-                    crew=joined,
-                    disk=disk,
-                    ambient=ambient,
-                    slot=slot or ThreadSlot(),
-                    keep_fn=keep_fn,
-                    loop_state=loop_state or {},
+            def work(arrivals: tuple[Arrival, ...]) -> Facts:
+                begun.append(
+                    start(
+                        config,
+                        arrivals=arrivals,
+                        crew=joined,
+                        disk=disk,
+                        ambient=ambient,
+                        slot=slot or ThreadSlot(),
+                        keep_fn=keep_fn,
+                        loop_state=loop_state or {},
+                    )
                 )
-            )
-            return _facts(begun[0])
+                return begun[0].facts
 
-        try:
-            facts = joined.call(Arrival(call="open", said=config.to_mapping()), work)
-        except BaseException as failure:
-            if begun:
-                begun[0].lead.close_after(failure)
-            joined.leave(failure)
-            watch.close()
-            raise
+            try:
+                facts = joined.call(Arrival(call="open", said=config.by_key()), work)
+            except BaseException as failure:
+                if begun:
+                    begun[0].lead.close_after(failure)
+                joined.leave(failure)
+                raise
+            undo.pop_all()
         lead = begun[0].lead if begun else None
         for note in watch.limits if lead is not None else ():
             log.info("%s", note)
@@ -185,7 +170,7 @@ class Journal:
             step = self._advance(step, until=until, validate=validate)
 
     def _advance(self, step: int, *, until: int, validate: Validate | None) -> int | None:
-        skipped, self._skipped = bool(self._skipped), ""
+        skipped, self._skipped = self._skipped, False
         validating = validate is not None
         return self._call(
             "step",
@@ -231,7 +216,7 @@ class Journal:
 
         Every rank has to say so of the same step: a step that some of them skipped is `Refused` at its boundary.
         """
-        self._skipped = why
+        self._skipped = True
         if self._lead is not None:
             self._lead.skip(why)
 
@@ -364,15 +349,3 @@ class Journal:
         if self._lead is None:
             raise Refused(f"{what}: rank 0 owns the journal, and this is rank {self._crew.index}; ask there")
         return self._lead
-
-
-def _facts(begun: Start) -> _Facts:
-    opened = begun.lead.state.run.opened
-    assert opened is not None
-    return _Facts(
-        run_ts=begun.run_ts,
-        run_dir=begun.run_dir,
-        execution_id=opened.execution_id,
-        resumption=begun.resumption,
-        loop_state=begun.loop_state,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from milepost.engines.checkpoints.roles import require_role
 from milepost.engines.crew import Alone, Crew
@@ -65,15 +65,11 @@ def require_roles(
     away: dict[str, Away] = {}
     for name in sorted(roles):
         role = roles[require_role(name)]
-        if _is_away(role):
+        if isinstance(role, Away):
             away[name] = role
         else:
-            here[name] = role  # type: ignore[assignment]
+            here[name] = role
     return here, away
-
-
-def _is_away(role: object) -> TypeGuard[Away]:
-    return isinstance(role, Away)
 
 
 def crew_of(config: Config, member: Member, *, away: Mapping[str, Away], environ: Mapping[str, str]) -> Crew:

@@ -13,8 +13,7 @@ from milepost.engines.ambient import Ambient
 from milepost.engines.crew import Arrival
 from milepost.engines.crew.company import Company
 from milepost.engines.slots import Slot
-from milepost.engines.termination import Termination
-from milepost.journal.boundaries import Boundaries, Validate, Verdict
+from milepost.journal.boundaries import Boundaries, Told, Validate, Verdict
 from milepost.journal.config import Config
 from milepost.journal.log.entries import Entry
 from milepost.journal.log.replay import replay
@@ -31,25 +30,6 @@ from milepost.transitions.updates import AbortUpdate, ApplyUpdate, OpenUpdate, R
 from milepost.transitions.values import FULL, Metric, Outcome, Reason
 
 log = logging.getLogger("milepost")
-
-
-class Told:
-    """What the watches of all ranks observed, as far as calls brought it here; the first stays the answer."""
-
-    def __init__(self) -> None:
-        self._told: Termination | None = None
-
-    def hear(self, arrivals: tuple[Arrival, ...], company: Company) -> None:
-        """Take note of who was told to stop."""
-        for index, arrival in enumerate(arrivals):
-            if arrival.told is not None and self._told is None:
-                seen = arrival.told
-                where = f"{company.crew.called(index)}: " if company.crew.size > 1 else ""
-                self._told = Termination(reason=seen.reason, detail=f"{where}{seen.detail}")
-
-    def observed(self) -> Termination | None:
-        """Why the run has to stop, if it has."""
-        return self._told
 
 
 class Leading:
@@ -105,7 +85,7 @@ class Leading:
 
     def hear(self, arrivals: tuple[Arrival, ...]) -> None:
         """Everybody arrived at a call: take note of who was told to stop."""
-        self._told.hear(arrivals, self._company)
+        self._told.hear(arrivals, self._company.crew)
 
     def start(self) -> None:
         """What an opened run does first: tell of what recovery completed, get memory ready, promote what it must."""
@@ -199,7 +179,7 @@ class Leading:
         left_early = self.state.updates.stage is UpdateStage.ACCUMULATING
         if left_early:
             log.warning("the loop was left inside step %d: it is not saved", self.state.updates.step)
-        elif self._config.save_every > 0 and self._step > 0 and not self._closed:
+        elif self._config.save_every > 0 and self._step > 0:
             self._save_finally()
         stopped = left_early or self.state.emergency.stage is not EmergencyStage.CALM
         detail = "left inside a step" if left_early else self.state.emergency.reason

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from attrs import frozen
 
@@ -17,6 +16,7 @@ from milepost.engines.disks import Disk
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.slots import Slot
 from milepost.journal.config import Config
+from milepost.journal.config.kinds import shown
 from milepost.journal.leading import Leading
 from milepost.journal.opening import open_attempt
 from milepost.journal.restoring import Restoring, Resumption
@@ -27,14 +27,22 @@ log = logging.getLogger("milepost")
 
 
 @frozen(kw_only=True)
+class Facts:
+    """What every rank knows of the opened run. `loop_state` is that of the boundary which it resumed from."""
+
+    run_ts: str
+    run_dir: str
+    execution_id: str
+    resumption: Resumption
+    loop_state: dict[str, object] | None
+
+
+@frozen(kw_only=True)
 class Start:
     """A run that stands: what leads it, and what every rank is told of it."""
 
     lead: Leading
-    resumption: Resumption
-    run_ts: str
-    run_dir: str
-    loop_state: dict[str, object] | None
+    facts: Facts
 
 
 def start(
@@ -49,7 +57,7 @@ def start(
     loop_state: LoopState,
 ) -> Start:
     """Open the run and bring everybody to where it goes on from. What fails leaves the run as a crash would."""
-    _require_equal(arrivals, crew)
+    _require_equal(config, arrivals, crew)
     company = enlist(crew)
     if disk is None:
         disk = LocalDisk(make_root(config.run.output_root))
@@ -77,43 +85,36 @@ def start(
         keep_fn=keep_fn,
         loop_state=loop_state,
     )
+    opened_by, committed = lead.state.run.opened, lead.state.boundary.committed
+    assert opened_by is not None
     try:
-        committed = lead.state.boundary.committed
         lead.start()
     except BaseException as failure:
         lead.close_after(failure)
         raise
-    return Start(
-        lead=lead,
-        resumption=resumption,
+    facts = Facts(
         run_ts=attempt.run_ts,
         run_dir=run_dir,
+        execution_id=opened_by.execution_id,
+        resumption=resumption,
         loop_state=None if committed is None else dict(loop_state_of(committed)),
     )
+    return Start(lead=lead, facts=facts)
 
 
-def _require_equal(arrivals: tuple[Arrival, ...], crew: Crew) -> None:
+def _require_equal(config: Config, arrivals: tuple[Arrival, ...], crew: Crew) -> None:
     """`Misconfigured` where a rank was given another configuration than rank 0, by knob."""
-    first = _flat(arrivals[0].said)
-    problems = []
+    first, problems = config.by_key(), []
     for index, arrival in enumerate(arrivals):
-        for key, value in _flat(arrival.said).items():
-            if value != first.get(key):
-                problems.append(
-                    f"{key}: {crew.called(index)} has {value!r}, {crew.called(0)} {first.get(key)!r}; give every "
-                    "rank the same configuration"
-                )
+        assert isinstance(arrival.said, dict), "who opens a run says what it was configured to"
+        problems += [
+            f"{key}: {crew.called(index)} has {shown(value)}, {crew.called(0)} {shown(first[key])}; give every rank "
+            "the same configuration"
+            for key, value in arrival.said.items()
+            if value != first[key]
+        ]
     if problems:
         raise Misconfigured(tuple(problems))
-
-
-def _flat(value: object, path: str = "") -> dict[str, object]:
-    if not isinstance(value, Mapping):
-        return {path: value}
-    flat: dict[str, object] = {}
-    for name, inner in value.items():
-        flat |= _flat(inner, f"{path}.{name}" if path else str(name))
-    return flat
 
 
 def _announce(resumption: Resumption, run_dir: str) -> None:

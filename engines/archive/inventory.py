@@ -13,7 +13,7 @@ from attrs import frozen
 from milepost.engines.ambient import Ambient
 from milepost.engines.archive.declaration import DECLARATION, Declaration
 from milepost.engines.archive.receipt import TEMPORARY
-from milepost.engines.archive.streaming import Meter, Told, algorithm_of, file_digests
+from milepost.engines.archive.streaming import Meter, Told, algorithm_of, file_digests, require_digests
 from milepost.engines.checkpoints import generations, marker, released
 from milepost.engines.checkpoints.manifest import ARTIFACT, LIMIT_BYTES, MANIFEST, Manifest, decode, manifest_name
 from milepost.engines.checkpoints.marker import SUCCESS
@@ -114,12 +114,9 @@ def _proven(disk: Disk, path: str, file: FileDigest, *, meter: Meter) -> FileDig
         found = "nothing" if stat is None else f"a {stat.kind} of {stat.size} bytes"
         raise Corrupt(f"{where}: expected {file.size} bytes with digest {file.digest}, found {found}")
     algorithms = dict.fromkeys((algorithm_of(file.digest), ARCHIVE_DIGEST))
-    taken = dict(
-        zip(algorithms, file_digests(disk, f"{path}/{file.path}", algorithms=algorithms, meter=meter), strict=True)
-    )
-    if taken[algorithm_of(file.digest)] != file.digest:
-        raise Corrupt(f"{where}: expected the digest {file.digest}, found {taken[algorithm_of(file.digest)]}")
-    return FileDigest(path=file.path, size=file.size, digest=taken[ARCHIVE_DIGEST])
+    sealed, *more = file_digests(disk, f"{path}/{file.path}", algorithms=algorithms, meter=meter)
+    require_digests(where, (file.digest,), (sealed,))
+    return FileDigest(path=file.path, size=file.size, digest=more[0] if more else sealed)
 
 
 def _taken(disk: Disk, path: str, name: str) -> FileDigest:

@@ -31,6 +31,7 @@ from milepost.engines.archive.streaming import (
     file_digests,
     object_blocks,
     object_digests,
+    require_digests,
     untold,
 )
 from milepost.engines.buckets import Committed, Conflict, Stat, Unknown
@@ -264,9 +265,7 @@ def _differs(where: str, item: _Item) -> Refused:
 
 
 def _require_digests(source: Remote, item: _Item, digesters: list[Digester]) -> None:
-    for digester, expected in zip(digesters, item.digests, strict=True):
-        if digester.digest != expected:
-            raise Corrupt(f"{source.where(item.path)}: expected the digest {expected}, found {digester.digest}")
+    require_digests(source.where(item.path), item.digests, [digester.digest for digester in digesters])
 
 
 def _copy_one(source: Remote, target: Remote, item: _Item, meter: Meter) -> None:

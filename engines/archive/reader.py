@@ -29,6 +29,7 @@ from milepost.engines.archive.streaming import (
     algorithm_of,
     file_digests,
     object_blocks,
+    require_digests,
     untold,
 )
 from milepost.engines.checkpoints import generations, marker, released
@@ -278,10 +279,11 @@ def download_file(source: Remote, disk: Disk, here: str, *, file: FileDigest, di
         with suppress(OSError):  # the first failure is the one to tell
             disk.unlink(here)
         raise
-    for digester, expected in zip(digesters, digests, strict=True):
-        if digester.digest != expected:
-            disk.unlink(here)
-            raise Corrupt(f"{source.where(file.path)}: expected the digest {expected}, found {digester.digest}")
+    try:
+        require_digests(source.where(file.path), digests, [digester.digest for digester in digesters])
+    except Corrupt:
+        disk.unlink(here)
+        raise
 
 
 def _write_small(disk: Disk, here: str, data: bytes) -> None:

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeAlias
 
 from attrs import frozen
@@ -26,7 +25,7 @@ from milepost.engines.archive.receipt import Receipt, TextMarker
 from milepost.engines.archive.remote import Destination, Remote
 from milepost.engines.archive.streaming import Meter, Told, algorithm_of, file_digests, require_object, untold
 from milepost.engines.checkpoints import released
-from milepost.engines.checkpoints.manifest import Manifest, folders_of
+from milepost.engines.checkpoints.manifest import Manifest
 from milepost.engines.checkpoints.released import RECEIPT, RELEASED
 from milepost.engines.disks import Disk
 from milepost.transitions.errors import Corrupt, MilepostError
@@ -76,7 +75,7 @@ def prune_verified(disk: Disk, path: str, *, opener: Opener, ambient: Ambient, t
     except (MilepostError, OSError) as error:
         return _kept(disk, path, destination, str(error))
     going = tuple(file for file in manifest.files if file.path not in gone)
-    _remove(disk, path, manifest, going)
+    _remove(disk, path, manifest)
     return Pruned(
         directory=disk.where(path),
         destination=destination,
@@ -158,16 +157,7 @@ def _require_remote(remote: Remote, receipt: Receipt, *, ambient: Ambient, told:
         require_object(remote, file, meter=meter)
 
 
-def _remove(disk: Disk, path: str, manifest: Manifest, going: tuple[FileDigest, ...]) -> None:
+def _remove(disk: Disk, path: str, manifest: Manifest) -> None:
     release = _release(manifest)
     receipts.join(disk, path, RELEASED, released.encode(release.save, release.files))
-    for file in going:
-        with suppress(FileNotFoundError):  # another call was faster
-            disk.unlink(f"{path}/{file.path}")
-    for folder in folders_of(release.files):
-        with suppress(FileNotFoundError):  # gone before
-            if disk.names(f"{path}/{folder}"):
-                disk.sync_dir(f"{path}/{folder}")
-            else:  # what was in it goes with its name
-                disk.rmdir(f"{path}/{folder}")
-    disk.sync_dir(path)
+    released.remove(disk, path, release.files)

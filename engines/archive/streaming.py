@@ -143,10 +143,15 @@ def require_object(remote: Remote, file: FileDigest, *, also: tuple[str, ...] = 
         )
     wanted = (file.digest, *also)
     found_digests = object_digests(remote, file.path, stat, algorithms=map(algorithm_of, wanted), meter=meter)
-    for expected, digest in zip(wanted, found_digests, strict=True):
-        if digest != expected:
-            raise Corrupt(f"{remote.where(file.path)}: expected the digest {expected}, found {digest}")
+    require_digests(remote.where(file.path), wanted, found_digests)
     return stat.version
+
+
+def require_digests(where: str, wanted: Iterable[str], found: Iterable[str]) -> None:
+    """`Corrupt` where a digest that was found is not the one that was wanted in its place."""
+    for expected, digest in zip(wanted, found, strict=True):
+        if digest != expected:
+            raise Corrupt(f"{where}: expected the digest {expected}, found {digest}")
 
 
 def algorithm_of(digest: str) -> str:

@@ -241,20 +241,7 @@ class LocalCheckpoints:
         self._join(self._note(save, data), f"{path}/{released.RELEASED}", data)
         # From here on, whoever finds the checkpoint without these files finds the reason beside it.
         self.disk.sync_dir(path)
-        for file in files:
-            with suppress(FileNotFoundError):  # done before
-                self.disk.unlink(f"{path}/{file}")
-        for folder in folders_of(files):
-            self._leave(f"{path}/{folder}")
-        self.disk.sync_dir(path)
-
-    def _leave(self, folder: str) -> None:
-        """Remove a directory that nothing lies in any more, or make durable what was unlinked in it."""
-        with suppress(FileNotFoundError):  # done before; or an overtaken writer was faster
-            if self.disk.names(folder):
-                self.disk.sync_dir(folder)
-            else:  # what was in it goes with its name, which the directory above is synced for
-                self.disk.rmdir(folder)
+        released.remove(self.disk, path, files)
 
     def _remove_all(self, save: SaveId) -> None:
         final = self._full.of(save)

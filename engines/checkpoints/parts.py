@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from milepost.transitions.values import Component
 
-BULK = frozenset(("model", "optim", "old", "ref"))
+BULK = ("model", "optim", "old", "ref")
+STATES = (*BULK, "trainer", "data")
+"""The names under which one trainer's state lies, each as a file with the suffix `.pt` or as a directory."""
 
 
 def full_name(role: str, name: str) -> str:

@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from attrs import frozen
 
-from milepost.engines.checkpoints.manifest import LIMIT_BYTES, require_inside
+from milepost.engines.checkpoints.manifest import LIMIT_BYTES, folders_of, require_inside
 from milepost.engines.checkpoints.proven import Form
 from milepost.engines.disks import Disk
 from milepost.transitions.values import SaveId
@@ -45,6 +47,23 @@ def decode(data: bytes, *, where: str) -> Release:
     return release
 
 
+def remove(disk: Disk, path: str, files: tuple[str, ...]) -> None:
+    """Remove files that the marker in `path` names, and the directories that nothing lies in any more, for good.
+
+    Doing it twice, or going on with it, leaves what doing it once leaves (INV-13).
+    """
+    for file in files:
+        with suppress(FileNotFoundError):  # done before, or somebody else was faster
+            disk.unlink(f"{path}/{file}")
+    for folder in folders_of(files):
+        with suppress(FileNotFoundError):
+            if disk.names(f"{path}/{folder}"):
+                disk.sync_dir(f"{path}/{folder}")
+            else:  # what was in it goes with its name, which the directory above is synced for
+                disk.rmdir(f"{path}/{folder}")
+    disk.sync_dir(path)
+
+
 def read(disk: Disk, path: str) -> tuple[str, ...]:
     """The released files of the checkpoint directory `path`, none where it has no marker. Raises as `find` does."""
     release = find(disk, path)
@@ -53,7 +72,12 @@ def read(disk: Disk, path: str) -> tuple[str, ...]:
 
 def archived(disk: Disk, path: str) -> tuple[str, ...]:
     """The files of the artifact `path` that were released to its archive. Raises as `find` does."""
-    return read(disk, path) if disk.stat(f"{path}/{RECEIPT}") is not None else ()
+    return read(disk, path) if is_archived(disk, path) else ()
+
+
+def is_archived(disk: Disk, path: str) -> bool:
+    """Whether a receipt says that an archive of the published directory `path` was proven."""
+    return disk.stat(f"{path}/{RECEIPT}") is not None
 
 
 def find(disk: Disk, path: str) -> Release | None:

@@ -11,11 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from milepost.engines.checkpoints.parts import STATES
 from milepost.transitions.errors import Misconfigured
 from milepost.transitions.values import FileDigest
-
-STATES = ("model", "optim", "old", "ref", "trainer", "data")
-"""The names under which one trainer's state lies, each as a file with the suffix `.pt` or as a directory."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 

@@ -128,10 +128,13 @@ class Tree:
         release = released.find(self.disk, path) or Release(save=save, files=())
         if release.save != save:
             return f"{RELEASED} is of save {release.save}, the manifest of save {save}"
-        by_hand = self.manifest == ARTIFACT and released.archived(self.disk, path) == release.files
-        if release.files and not (may_lack or by_hand):
+        if release.files and not may_lack and not self._is_archived(path):
             return f"{RELEASED} says that {', '.join(release.files)} were released, and the journal does not"
         return self._sizes(path, [file for file in found.manifest.files if file.path not in release.files])
+
+    def _is_archived(self, path: str) -> bool:
+        """Whether this is an artifact that was released by hand, to its archive."""
+        return self.manifest == ARTIFACT and released.is_archived(self.disk, path)
 
     def _sizes(self, path: str, files: Sequence[FileDigest]) -> str:
         for file in files:

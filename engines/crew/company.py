@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from milepost.engines.checkpoints import GivenUp
 from milepost.engines.checkpoints.parts import component_of, split_name, tree_of
@@ -70,6 +70,10 @@ class Company:
         for role, members in self.seats.items():
             led[members[0]] = (*led.get(members[0], ()), role)
         return led
+
+    def members_of(self, full: str) -> tuple[int, ...]:
+        """The members that have a part of this tree, in order of their ranks."""
+        return self.seats[split_name(full)[0]]
 
     @property
     def everyone(self) -> range:
@@ -179,7 +183,7 @@ class Payload:
         self._captured = {index: _expect(answer, Captured) for index, answer in answers.items()}
         names = {full for captured in self._captured.values() for full in captured.plans}
         for full in sorted(names):
-            members = self.company.seats[split_name(full)[0]]
+            members = self.company.members_of(full)
             plans = tuple(self._captured[index].plans[full] for index in members)
             self._together[full] = self.company.together(full, plans)
         self._gathers = tuple(sorted({full for one in self._captured.values() for full in one.gathers}))
@@ -237,7 +241,10 @@ class Payload:
     # --- writing it -------------------------------------------------------------------------------------
 
     def store(self, save: SaveId, checkpoints: Checkpoints) -> tuple[StoredComponent, ...]:
-        """Write the next part: what everybody writes together, or else what leaders write; what it completes."""
+        """Write the next part: what everybody writes together, or else what leaders write; what it completes.
+
+        A part that completes nothing is followed by the next one: a report of nothing would leave this very part due.
+        """
         before = self._complete()
         if not self._begun:
             checkpoints.stage(save, size=self.room, folders=self.folders)
@@ -245,12 +252,18 @@ class Payload:
         if self._together:
             self._store_together(save, checkpoints)
         else:
-            answers = self.company.crew.each(dict.fromkeys(self.company.leaders, StoreFiles(save=save)))
-            self._note(file for answer in answers.values() for file in _expect(answer, Stored).files)
-            self._require(self._alone)
-            self._alone = ()
+            self._store_alone(save)
         done = [component for component in self._complete() if component not in before]
+        if not done and not self.stored:
+            self.fill()  # the loop that would do so later is waiting here
+            return self.store(save, checkpoints)
         return tuple(StoredComponent(component=one, files=self._of(one)) for one in done)
+
+    def _store_alone(self, save: SaveId) -> None:
+        answers = self.company.crew.each(dict.fromkeys(self.company.leaders, StoreFiles(save=save)))
+        self._note(file for answer in answers.values() for file in _expect(answer, Stored).files)
+        self._require(self._alone)
+        self._alone = ()
 
     @property
     def stored(self) -> bool:
@@ -261,18 +274,15 @@ class Payload:
         from milepost.engines.formats.dcp import metadata_file
 
         company = self.company
-        orders: dict[int, StoreShards] = {}
-        for index in company.everyone:
-            mine = {
-                full: together.plans[company.seats[split_name(full)[0]].index(index)]
-                for full, together in self._together.items()
-                if index in company.seats[split_name(full)[0]]
-            }
-            orders[index] = StoreShards(save=save, plans=mine)
+        plans: dict[int, dict[str, Any]] = {index: {} for index in company.everyone}
+        for full, together in self._together.items():
+            for index, plan in zip(company.members_of(full), together.plans, strict=True):
+                plans[index][full] = plan
+        orders = {index: StoreShards(save=save, plans=mine) for index, mine in plans.items()}
         answers = {index: _expect(answer, Stored) for index, answer in company.crew.each(orders).items()}
         self._note(file for answer in answers.values() for file in answer.files)
         for full, together in self._together.items():
-            members = company.seats[split_name(full)[0]]
+            members = company.members_of(full)
             data = metadata_file(together, [answers[index].entries[full] for index in members])
             self._note((checkpoints.put_bytes(save, f"{full}/.metadata", data),))
         self._require(tuple(self._together))
@@ -298,8 +308,6 @@ class Payload:
 
 def _agreed(role: str, ranks: list[Restored]) -> Restored:
     """What the ranks of a role restored, as one; notes of single ranks name them."""
-    from attrs import evolve
-
     first = ranks[0]
     for rank, other in enumerate(ranks):
         if other.clocks != first.clocks:

@@ -33,12 +33,12 @@ class Lost(Unavailable):
 
 @frozen(kw_only=True)
 class Failure:
-    """One member's failure: who, the kind of error, its code where it has one, and what it said."""
+    """One member's failure: who, the kind of error and what it said; `code` is that of a save that was given up."""
 
     member: str
     kind: str
-    code: str
     text: str
+    code: str = ""
 
     @classmethod
     def of(cls, error: BaseException, *, member: str) -> Failure:
@@ -47,12 +47,12 @@ class Failure:
             return cls(member=member, kind="GivenUp", code=error.code, text=error.detail)
         kind = next((one.__name__ for one in type(error).__mro__ if one.__name__ in _GRAVITY), "")
         text = str(error) if kind else f"{type(error).__name__}: {error}"
-        return cls(member=member, kind=kind, code=type(error).__name__, text=text)
+        return cls(member=member, kind=kind, text=text)
 
     @classmethod
     def lost(cls, *, member: str, why: str) -> Failure:
         """The failure that is a member's absence."""
-        return cls(member=member, kind="Lost", code="rank-lost", text=why)
+        return cls(member=member, kind="Lost", text=why)
 
 
 _GRAVITY: Mapping[str, Callable[[str], Exception]] = {

@@ -48,7 +48,8 @@ from milepost.engines.crew.orders import (
 from milepost.engines.disks import Disk
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.formats import Image, Proven, Staged, Stager, stream
-from milepost.engines.formats.tensors import bytes_in, is_sharded
+from milepost.engines.formats.chunks import is_sharded
+from milepost.engines.formats.tensors import bytes_in
 from milepost.engines.slots import Slot, ThreadSlot, finalize_units
 from milepost.engines.trainers import RestoreSource, Trainer
 from milepost.engines.trainers.joining import join

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeGuard
 import torch
 from attrs import define, frozen
 
-from milepost.engines.formats.tensors import flags_of, set_flags, storage_bytes
+from milepost.engines.formats.tensors import flags_of, set_flags, storage_bytes, tensors_in
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -162,6 +162,11 @@ def is_dtensor(value: object) -> TypeGuard[DTensor]:
     """Whether this is a DTensor. Costs no import: where torch's module is not loaded, there is none."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
+
+
+def is_sharded(tree: object) -> bool:
+    """Whether some tensor of the tree is spread over ranks, or placed on a mesh of them."""
+    return any(map(is_dtensor, tensors_in(tree)))
 
 
 def chunk_of(tensor: DTensor) -> Chunk | None:

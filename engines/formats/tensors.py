@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -18,12 +17,6 @@ def tensors_in(tree: object) -> Iterator[torch.Tensor]:
     elif isinstance(tree, (list, tuple)):
         for value in tree:
             yield from tensors_in(value)
-
-
-def is_sharded(tree: object) -> bool:
-    """Whether some tensor of the tree is spread over ranks, or placed on a mesh of them."""
-    module = sys.modules.get("torch.distributed.tensor")  # where it was not imported, there is none
-    return module is not None and any(isinstance(tensor, module.DTensor) for tensor in tensors_in(tree))
 
 
 def bytes_in(tree: object) -> int:

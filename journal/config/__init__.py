@@ -233,6 +233,10 @@ class Config:
             raise Misconfigured(tuple(problems))
         return config
 
+    def by_key(self) -> dict[str, object]:
+        """The value of every knob by its full key, `rl.upload.enabled`."""
+        return _examined(self, "rl")[0]
+
     def to_mapping(self) -> dict[str, object]:
         """The configuration as plain YAML values, every knob spelled out; `load` reads it back unchanged."""
         rl = attrs.asdict(self, value_serializer=_plain)

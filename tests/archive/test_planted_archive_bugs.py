@@ -116,15 +116,15 @@ BUGS = (
     bug(
         "a size proves an object",
         "engines.archive.streaming:require_object",
-        "if digest != expected:",
-        "if False:",
+        "require_digests(remote.where",
+        "(remote.where",
         refusals.test_remote_payload_that_differs_is_refused_and_stays,
     ),
     bug(
         "local bytes are declared as they are",
         "engines.archive.inventory:_proven",
-        "if taken[algorithm_of(file.digest)] != file.digest:",
-        "if False:",
+        "require_digests(where",
+        "(where",
         refusals.test_local_bytes_that_changed_are_found_before_anything_is_sent,
     ),
     bug(
@@ -159,8 +159,8 @@ BUGS = (
     bug(
         "a fetched file is not held against its digest",
         f"{READER}:download_file",
-        "if digester.digest != expected:",
-        "if False:",
+        "require_digests(source.where",
+        "(source.where",
         a_changed_object_is_not_fetched,
     ),
     bug(
@@ -236,7 +236,7 @@ BUGS = (
     ),
     bug(
         "what went may come back",
-        f"{RELEASING}:_remove",
+        "engines.checkpoints.released:remove",
         "disk.sync_dir(path)",
         "pass",
         pruning.test_a_power_cut_or_kill_at_any_operation_leaves_a_marker_before_anything_is_gone,
@@ -259,8 +259,8 @@ BUGS = (
     bug(
         "a copied object is not held against its manifest",
         f"{MOVING}:_require_digests",
-        "if digester.digest != expected:",
-        "if False:",
+        "require_digests(source.where",
+        "(source.where",
         a_changed_object_is_not_copied,
     ),
     bug(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from blake3 import blake3
 
@@ -15,7 +15,7 @@ from milepost.engines.simulated.crashes import Key
 from milepost.engines.simulated.medium import Renames
 from milepost.transitions.errors import MilepostError
 from milepost.transitions.values import SaveId
-from tests.checkpoints.places import FULL_TREE, PARTIAL_TREE
+from tests.checkpoints.places import FULL_TREE, PARTIAL_TREE, STAGING, Place, reached
 
 NEIGHBOUR = SaveId(6, 1, 1)
 """A save that is there from the start, and stays."""
@@ -32,6 +32,33 @@ def images(
             if (key := (image.key(), told)) not in met:
                 met.add(key)
                 yield image, told
+
+
+def survive_doing_it_again(
+    disk: SimulatedDisk,
+    begun: int,
+    do: Callable[[Place], None],
+    *,
+    done: Callable[[SimulatedDisk], bool],
+    renames: Renames,
+) -> None:
+    """Every crash since entry `begun`, when `do` began: it is done again, crashes again, and is done once more."""
+    met: set[Key] = set()
+    for image, told in images(disk, begun, renames):
+        look(image)
+        assert done(image) or not told
+        again, begun_again = reached(image), len(image.trace)
+        again.checkpoints.resync()
+        do(again)
+        assert done(image)
+        for second, _ in images(image, begun_again, renames, met=met):
+            look(second)
+            do(reached(second))
+            look(second)
+            assert done(second)
+            reached(second).checkpoints.clear(epoch=2, abandoned=())
+            assert second.names(STAGING) == ()
+    assert len(met) > 5
 
 
 def look(disk: SimulatedDisk) -> None:

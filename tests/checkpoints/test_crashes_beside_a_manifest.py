@@ -14,15 +14,14 @@ import pytest
 
 from milepost.engines.checkpoints import generations, released
 from milepost.engines.simulated import Fault, SimulatedDisk, fault_on
-from milepost.engines.simulated.crashes import Key
 from milepost.engines.simulated.faults import no_fault
 from milepost.engines.simulated.medium import Renames
 from milepost.transitions.errors import Unavailable
 from milepost.transitions.retention import Part
 from milepost.transitions.validation import Generation
 from milepost.transitions.values import FULL
-from tests.checkpoints.crashing import NEIGHBOUR, images, look
-from tests.checkpoints.places import FULL_TREE, MODEL, PARTIAL_TREE, SAVE, STAGING, Place, place_on, reached, sealed
+from tests.checkpoints.crashing import NEIGHBOUR, images, look, survive_doing_it_again
+from tests.checkpoints.places import FULL_TREE, MODEL, PARTIAL_TREE, SAVE, Place, place_on, sealed
 
 Do = Callable[[Place], None]
 
@@ -94,22 +93,7 @@ def test_no_crash_leaves_what_looks_complete_and_is_not(
     begun = len(disk.trace)
     do(place)
     disk.mark("done")
-    met: set[Key] = set()
-    for image, told in images(disk, begun, renames):
-        look(image)
-        assert done(image) or not told
-        again, begun_again = reached(image), len(image.trace)
-        again.checkpoints.resync()
-        do(again)
-        assert done(image)
-        for second, _ in images(image, begun_again, renames, met=met):
-            look(second)
-            do(reached(second))
-            look(second)
-            assert done(second)
-            reached(second).checkpoints.clear(epoch=2, abandoned=())
-            assert second.names(STAGING) == ()
-    assert len(met) > 5
+    survive_doing_it_again(disk, begun, do, done=done, renames=renames)
 
 
 @pytest.mark.parametrize("renames", ["atomic", "separate"])

@@ -11,12 +11,11 @@ import pytest
 
 from milepost.engines.checkpoints import released
 from milepost.engines.simulated import SimulatedDisk
-from milepost.engines.simulated.crashes import Key
 from milepost.engines.simulated.medium import Renames
 from milepost.transitions.retention import Part
 from tests.checkpoints.boundaries import BOUNDARY, SHARDS, Layout, marker_of, sealed, staged
-from tests.checkpoints.crashing import NEIGHBOUR, images, look
-from tests.checkpoints.places import FULL_TREE, SAVE, STAGING, Place, place_on, reached
+from tests.checkpoints.crashing import NEIGHBOUR, images, look, survive_doing_it_again
+from tests.checkpoints.places import FULL_TREE, SAVE, Place, place_on, reached
 
 Do = Callable[[Place], None]
 Done = Callable[[SimulatedDisk], bool]
@@ -90,22 +89,7 @@ def survive_a_prune(do: Do, done: Done, renames: Renames) -> None:
     begun = len(disk.trace)
     do(place)
     disk.mark("done")
-    met: set[Key] = set()
-    for image, told in images(disk, begun, renames):
-        look(image)
-        assert done(image) or not told
-        again, begun_again = reached(image), len(image.trace)
-        again.checkpoints.resync()
-        do(again)
-        assert done(image)
-        for second, _ in images(image, begun_again, renames, met=met):
-            look(second)
-            do(reached(second))
-            look(second)
-            assert done(second)
-            reached(second).checkpoints.clear(epoch=2, abandoned=())
-            assert second.names(STAGING) == ()
-    assert len(met) > 5
+    survive_doing_it_again(disk, begun, do, done=done, renames=renames)
 
 
 def every_crash_of_a_boundary_is_survived() -> None:

@@ -105,7 +105,7 @@ CREW_BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a release leaves the directories that it emptied",
-        f"{LOCAL}._release",
+        "engines.checkpoints.released:remove",
         (("for folder in folders_of(files):", "for folder in ():"),),
     ),
     Bug(
@@ -172,7 +172,7 @@ CREW_BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "what another rank is told is not heard",
-        "journal.leading:Told.hear",
+        "journal.boundaries:Told.hear",
         (("enumerate(arrivals)", "enumerate(arrivals[:1])"),),
         by=ranks.what_one_rank_is_told_stops_all,
     ),

@@ -23,6 +23,7 @@ from tests.crash.promises import forget
 MODULES = (
     "engines.attempts",
     "engines.checkpoints.local",
+    "engines.checkpoints.released",
     "engines.checkpoints.tree",
     "engines.crew.company",
     "engines.crew.member",

@@ -17,6 +17,7 @@ from tests.crash.crew_bugs import CREW_BUGS
 from tests.crash.planting import mutants, planted
 
 _LOCAL = "engines.checkpoints.local:LocalCheckpoints"
+_RELEASED = "engines.checkpoints.released:"
 _TREE = "engines.checkpoints.tree:Tree"
 
 EQUIVALENT: dict[str, str] = {
@@ -94,7 +95,7 @@ APART = (f"{_LOCAL}.resync:sync_dir:1 dropped", "journal.opening:open_attempt:re
 BY: dict[str, Callable[[], None]] = {
     f"{_LOCAL}._release:sync_dir:1 dropped": policies.every_crash_of_retention_is_survived,
     f"{_LOCAL}._release:sync_dir:1 late": policies.every_crash_of_retention_is_survived,
-    f"{_LOCAL}._leave:sync_dir:1 dropped": roles.every_crash_of_a_release_in_directories_is_survived,
+    f"{_RELEASED}remove:sync_dir:1 dropped": roles.every_crash_of_a_release_in_directories_is_survived,
     f"{_LOCAL}._join:rename:1 dropped": policies.a_prune_that_fails_is_tried_again,
     f"{_LOCAL}._remove_all:rename:2 dropped": policies.a_prune_that_fails_is_tried_again,
     f"{_LOCAL}._remove_all:rename:2 late": policies.a_prune_that_fails_is_tried_again,
