@@ -106,7 +106,8 @@ def train(output_root: str, *, form: str, die_in: str) -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
             journal.report(loss=train_one_step())
     parameters = [parameter for parameter in model.parameters() if isinstance(parameter, DTensor)]
-    total = sum((float(parameter.full_tensor().double().sum()) for parameter in parameters), 0.0)
+    with torch.no_grad():
+        total = sum((float(parameter.full_tensor().double().sum()) for parameter in parameters), 0.0)
     if rank == 0:
         print(f"final weights sum to {total.hex()}", flush=True)
 
@@ -158,6 +159,11 @@ def main() -> None:
         told = getattr(error, "__notes__", (str(error),))[-1]
         raise SystemExit(f"rank {dist.get_rank()} ends: {told}") from error
     dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # gloo's threads outlive the group. One that still holds a gathered tensor of Python while the interpreter is torn
+    # down aborts the process (torch 2.13); the journal is closed by now, so nothing is left to be torn down in order.
+    os._exit(0)
 
 
 if __name__ == "__main__":
