@@ -23,7 +23,6 @@ from milepost.engines.archive.declaration import DECLARATION
 from milepost.engines.archive.inventory import ARCHIVE_DIGEST
 from milepost.engines.archive.publisher import DEADLINE_S
 from milepost.engines.archive.reader import download_file, only_one
-from milepost.engines.archive.remote import Remote
 from milepost.engines.archive.streaming import (
     Meter,
     Told,
@@ -37,6 +36,7 @@ from milepost.engines.archive.streaming import (
 from milepost.engines.buckets import Committed, Conflict, Stat, Unknown
 from milepost.engines.buckets.keys import check_key
 from milepost.engines.buckets.probe import Promises, probe
+from milepost.engines.buckets.remote import Remote
 from milepost.engines.checkpoints import manifest as manifests
 from milepost.engines.checkpoints.manifest import ARTIFACT, LIMIT_BYTES, MANIFEST
 from milepost.engines.checkpoints.released import RELEASED

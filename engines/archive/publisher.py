@@ -22,10 +22,10 @@ from milepost.engines.archive import receipt as receipts
 from milepost.engines.archive.declaration import DECLARATION, Declaration, decode, differences, encode
 from milepost.engines.archive.inventory import ARCHIVE_DIGEST, Inventory, inventory_of, manifest_of, small_file
 from milepost.engines.archive.receipt import Receipt
-from milepost.engines.archive.remote import Destination, Remote
 from milepost.engines.archive.streaming import Meter, Told, file_blocks, require_object, untold
 from milepost.engines.buckets import SMALL_BYTES, Answer, Committed, Conflict, Unknown, Version
 from milepost.engines.buckets.probe import Promises, probe
+from milepost.engines.buckets.remote import Destination, Remote
 from milepost.engines.checkpoints import generations
 from milepost.engines.checkpoints.manifest import LIMIT_BYTES, Manifest
 from milepost.engines.checkpoints.released import RECEIPT

@@ -22,7 +22,6 @@ from attrs import frozen
 from milepost.engines.ambient import Ambient
 from milepost.engines.archive.declaration import DECLARATION, Declaration, decode
 from milepost.engines.archive.inventory import small_file
-from milepost.engines.archive.remote import Remote
 from milepost.engines.archive.streaming import (
     Meter,
     Told,
@@ -32,6 +31,7 @@ from milepost.engines.archive.streaming import (
     require_digests,
     untold,
 )
+from milepost.engines.buckets.remote import Remote
 from milepost.engines.checkpoints import generations, marker, released
 from milepost.engines.checkpoints.manifest import (
     ARTIFACT,

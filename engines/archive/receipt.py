@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from milepost.engines.archive.remote import Destination
+from milepost.engines.buckets.remote import Destination
 from milepost.engines.checkpoints.manifest import LIMIT_BYTES, require_inside
 from milepost.engines.checkpoints.proven import Form
 from milepost.engines.checkpoints.released import RECEIPT

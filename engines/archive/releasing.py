@@ -22,8 +22,8 @@ from milepost.engines.ambient import Ambient
 from milepost.engines.archive import receipt as receipts
 from milepost.engines.archive.inventory import manifest_of
 from milepost.engines.archive.receipt import Receipt, TextMarker
-from milepost.engines.archive.remote import Destination, Remote
 from milepost.engines.archive.streaming import Meter, Told, algorithm_of, file_digests, require_object, untold
+from milepost.engines.buckets.remote import Destination, Remote
 from milepost.engines.checkpoints import released
 from milepost.engines.checkpoints.manifest import Manifest
 from milepost.engines.checkpoints.released import RECEIPT, RELEASED

@@ -17,8 +17,8 @@ from typing import TypeAlias
 from attrs import frozen
 
 from milepost.engines.ambient import Ambient
-from milepost.engines.archive.remote import Remote
 from milepost.engines.buckets import Stat, Version
+from milepost.engines.buckets.remote import Remote
 from milepost.engines.digests import Digester
 from milepost.engines.disks import Disk, Source
 from milepost.engines.memory import BLOCK, Arena

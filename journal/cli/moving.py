@@ -20,9 +20,9 @@ from milepost.engines.ambient import SystemAmbient
 from milepost.engines.archive import moving, publisher, reader
 from milepost.engines.archive.moving import Moved
 from milepost.engines.archive.releasing import Pruned, prune_verified
-from milepost.engines.archive.remote import Destination, Remote, open_remote
 from milepost.engines.archive.streaming import Progress, Told, untold
 from milepost.engines.buckets.probe import probe as probe_store
+from milepost.engines.buckets.remote import Destination, Remote, open_remote
 from milepost.engines.disks.local import LocalDisk
 from milepost.journal.cli.rendering import as_json, print_json, print_table
 from milepost.journal.forensics.sentences import size

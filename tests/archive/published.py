@@ -8,9 +8,9 @@ from attrs import evolve, frozen
 from blake3 import blake3
 
 from milepost.engines.ambient import SystemAmbient
-from milepost.engines.archive.remote import Destination, Remote
 from milepost.engines.buckets import Bucket
 from milepost.engines.buckets.probe import Promises, Tried
+from milepost.engines.buckets.remote import Destination, Remote
 from milepost.engines.checkpoints import generations, marker, released
 from milepost.engines.checkpoints.manifest import Manifest, encode, folders_of, manifest_name
 from milepost.engines.checkpoints.marker import SUCCESS, Marker

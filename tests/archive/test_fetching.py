@@ -10,7 +10,7 @@ from milepost.engines.archive import declaration
 from milepost.engines.archive.declaration import DECLARATION
 from milepost.engines.archive.publisher import publish
 from milepost.engines.archive.reader import Fetched, fetch
-from milepost.engines.archive.remote import Remote
+from milepost.engines.buckets.remote import Remote
 from milepost.engines.checkpoints import generations
 from milepost.engines.checkpoints.manifest import ARTIFACT, MANIFEST
 from milepost.engines.checkpoints.marker import SUCCESS

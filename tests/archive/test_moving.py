@@ -9,7 +9,7 @@ import pytest
 from milepost.engines.archive.declaration import DECLARATION
 from milepost.engines.archive.moving import POINTER, Moved, copy, download
 from milepost.engines.archive.publisher import publish
-from milepost.engines.archive.remote import Remote
+from milepost.engines.buckets.remote import Remote
 from milepost.engines.checkpoints.manifest import MANIFEST
 from milepost.engines.simulated import Fault, Killed, SimulatedDisk
 from milepost.engines.simulated.bucket import SimulatedBucket

@@ -12,7 +12,7 @@ from milepost.engines.archive.publisher import publish
 from milepost.engines.archive.reader import fetch
 from milepost.engines.archive.receipt import RECEIPT
 from milepost.engines.archive.releasing import Pruned, prune_verified
-from milepost.engines.archive.remote import Destination, Remote
+from milepost.engines.buckets.remote import Destination, Remote
 from milepost.engines.checkpoints import released
 from milepost.engines.checkpoints.manifest import ARTIFACT, MANIFEST
 from milepost.engines.checkpoints.released import RELEASED

@@ -12,7 +12,7 @@ from milepost.engines.archive import declaration, receipt
 from milepost.engines.archive.declaration import DECLARATION
 from milepost.engines.archive.publisher import Archived, publish
 from milepost.engines.archive.receipt import RECEIPT, TEMPORARY, Receipt, TextMarker
-from milepost.engines.archive.remote import Remote
+from milepost.engines.buckets.remote import Remote
 from milepost.engines.checkpoints.manifest import ARTIFACT, MANIFEST
 from milepost.engines.simulated import Fault, Killed, SimulatedDisk
 from milepost.engines.simulated.bucket import SimulatedBucket, StoreFault

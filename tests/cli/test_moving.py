@@ -21,9 +21,9 @@ from milepost.engines.archive.moving import Moved
 from milepost.engines.archive.publisher import Archived
 from milepost.engines.archive.reader import Fetched
 from milepost.engines.archive.releasing import Pruned
-from milepost.engines.archive.remote import Destination
 from milepost.engines.buckets import Bucket
 from milepost.engines.buckets.opening import open_bucket
+from milepost.engines.buckets.remote import Destination
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.shapes import shape_of
 from milepost.journal.cli.moving import AllPruned, Probed, Promise

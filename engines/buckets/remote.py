@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from attrs import evolve, frozen
 
@@ -60,6 +62,10 @@ class Remote:
         return evolve(self, destination=evolve(self.destination, prefix=prefix))
 
 
+OpenRemote: TypeAlias = Callable[[str, Path | None], Remote]
+"""The directory at an `s3://` address, with the credentials at this path (None: the client's own chain)."""
+
+
 def parse_address(uri: str) -> tuple[str, str]:
     """The bucket and the prefix of `s3://bucket/prefix`; `Refused` for anything else."""
     name, _, prefix = uri.removeprefix(SCHEME).partition("/")
@@ -82,6 +88,11 @@ def open_remote(uri: str, *, credentials: Path | None, ambient: Ambient) -> Remo
         bucket=open_bucket(name, credentials=credentials, ambient=ambient),
         destination=Destination(endpoint=endpoint_of(credentials), bucket=name, prefix=prefix),
     )
+
+
+def remotes(ambient: Ambient) -> OpenRemote:
+    """`open_remote` by real clients."""
+    return lambda uri, credentials: open_remote(uri, credentials=credentials, ambient=ambient)
 
 
 def endpoint_of(credentials: Path | None) -> str:
