@@ -15,6 +15,7 @@ from attrs import field, frozen
 from milepost.engines.checkpoints import Checkpoints, GivenUp, Uncertain, marker
 from milepost.engines.checkpoints.manifest import Manifest
 from milepost.engines.crew.failures import Lost
+from milepost.transitions.archiving import ArchiveSave, ReportArchived, ReportArchiveFailed
 from milepost.transitions.errors import Corrupt, Fenced, Unavailable
 from milepost.transitions.machine import Command, Effect
 from milepost.transitions.pointing import AdvancePointer, ReportPointed
@@ -31,9 +32,10 @@ from milepost.transitions.saving import (
 )
 from milepost.transitions.sweeping import ClearDebris, ReportCleared
 from milepost.transitions.validation import MarkGeneration, ReportMarked
-from milepost.transitions.values import SaveId, Witness
+from milepost.transitions.values import FULL, SaveId, Witness
 
 if TYPE_CHECKING:
+    from milepost.engines.archive.archiver import Archiver
     from milepost.engines.crew.company import Payload
 
 
@@ -46,6 +48,7 @@ class Engines:
     checkpoint_format: str
     world_size: int
     milepost: str
+    archiver: Archiver | None = None
     held: dict[SaveId, Payload] = field(factory=dict)
 
     def perform(self, effect: Effect, *, witness: Witness) -> Command:
@@ -109,6 +112,18 @@ class Engines:
         self.checkpoints.mark(effect.save, effect.generation)
         return ReportMarked(save=effect.save, generation=effect.generation)
 
+    def _archive(self, effect: ArchiveSave, witness: Witness) -> Command:
+        if self.archiver is None:
+            return ReportArchiveFailed(
+                save=effect.save, code="off", detail="archives are off; set rl.upload.enabled=true to go on with it"
+            )
+        tree = self.archiver.checkpoints if effect.plan == FULL else self.archiver.artifacts
+        try:
+            done = self.archiver.archive(f"{tree}/{effect.save.directory}", destination=effect.destination)
+        except Exception as error:  # noqa: BLE001 -- whatever broke, the local copy is whole and the run can go on
+            return ReportArchiveFailed(save=effect.save, code=type(error).__name__, detail=str(error))
+        return ReportArchived(save=effect.save, files=done.files, size=done.bytes, sent=len(done.sent))
+
     def _prune(self, effect: PrunePart, witness: Witness) -> Command:
         try:
             self.checkpoints.prune(effect.save, effect.part, effect.files)
@@ -128,6 +143,7 @@ _PERFORM: Mapping[type, Callable[[Engines, Any, Witness], Command]] = {
     ObserveSave: Engines._observe,
     AdvancePointer: Engines._point,
     MarkGeneration: Engines._mark,
+    ArchiveSave: Engines._archive,
     PrunePart: Engines._prune,
     ClearDebris: Engines._clear,
 }

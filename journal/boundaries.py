@@ -16,6 +16,7 @@ from milepost.engines.crew import Arrival, Crew
 from milepost.engines.termination import Termination
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
+from milepost.journal.opening import unpublished
 from milepost.journal.progress import Progress
 from milepost.journal.saves import Saves
 from milepost.transitions.emergency import CoverEmergency, EmergencyStage, ObserveTermination
@@ -99,6 +100,10 @@ class Boundaries:
 
     def settle(self, validate: Validate | None) -> None:
         """See `Journal.settle_validation`."""
+        owed = self._state.validation.pending
+        if owed is not None and self._state.archiving.owes(owed):
+            self._saves.try_archives()
+            self._complete(owed.step)
         for pending in obligations(self._state):
             if validate is None:
                 raise Refused(
@@ -111,8 +116,7 @@ class Boundaries:
         """Make a pending checkpoint from elsewhere one of this run: the run's own journal tells how it goes on."""
         self._saves.save(step, plan=FULL, reason=Reason.VALIDATION, pending=True)
         if evaluated:
-            self._driver.submit(ReportPassed(step=step))
-            self._complete(step)
+            self._publish(step)
 
     def without_a_step(self, step: int, validate: Validate | None) -> None:
         """The final validation of a loop that has no step to run, unless this very step was validated before."""
@@ -142,13 +146,20 @@ class Boundaries:
             with suppress(MilepostError):  # the failure of the evaluation is the one to raise
                 self._driver.submit(ReportFailed(step=step, detail=f"{type(failure).__name__}: {failure}"[:500]))
             raise
-        self._driver.submit(ReportPassed(step=step))
+        self._publish(step)
+
+    def _publish(self, step: int) -> None:
+        """The evaluation passed: what follows from it, with the archive where there is one."""
+        self._driver.submit(ReportPassed(step=step, archive=self._saves.destination))
+        self._driver.drain()
         self._complete(step)
 
     def _complete(self, step: int) -> None:
-        """Publish what was evaluated, then let retention have what is no longer needed."""
-        self._driver.drain()
-        self._progress.published(self._state.saving.sealed[step])
+        """Tell that it is published, and let retention have what is not needed; `Unavailable` where it is not."""
+        published = self._state.saving.sealed[step]
+        if self._state.archiving.owes(published.id):
+            raise unpublished(self._state, published.id)
+        self._progress.published(published)
         self._saves.retain()
 
     def _stop(self, step: int, *, validating: bool) -> Verdict:

@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from milepost.engines.ambient import Ambient, SystemAmbient
+from milepost.engines.buckets.remote import OpenRemote
+from milepost.engines.buckets.remote import remotes as opened_by
 from milepost.engines.crew import Arrival, Crew
 from milepost.engines.crew.member import Member
 from milepost.engines.disks import Disk
@@ -86,6 +88,7 @@ class Journal:
         crew: Callable[[Member], Crew] | None = None,
         slot: Slot | None = None,
         watch: TerminationWatch | None = None,
+        remotes: OpenRemote | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> Self:
         """Find or mint the run attempt, become its one writer, recover, and restore `trainer` on every rank.
@@ -99,8 +102,8 @@ class Journal:
         given the directories that are there, oldest first. A plan that makes artifacts is a `UserWarning`.
 
         The keywords behind it are for tests and unusual homes: by default a local disk below
-        `config.run.output_root`, the system's clock, the processes of this world and a writer thread. Raises `Busy`,
-        `NotResumable`, `Corrupt`, `Unavailable`, and `Misconfigured`, the same on every rank.
+        `config.run.output_root`, object stores by boto3, the system's clock, the processes of this world and a writer
+        thread. Raises `Busy`, `NotResumable`, `Corrupt`, `Unavailable`, and `Misconfigured`, the same on every rank.
         """
         ambient = ambient or SystemAmbient()
         trainers, away = require_roles(config, trainer=trainer, roles=roles, loop_state=loop_state)
@@ -127,6 +130,7 @@ class Journal:
                         slot=slot or ThreadSlot(),
                         keep_fn=keep_fn,
                         loop_state=loop_state or {},
+                        remotes=remotes or opened_by(ambient),
                     )
                 )
                 return begun[0].facts

@@ -91,6 +91,7 @@ class Leading:
         """What an opened run does first: tell of what recovery completed, get memory ready, promote what it must."""
         if self._opened.completed is not None:
             self._progress.published(self.state.saving.sealed[self._opened.completed.step])
+        self._saves.make_up()
         self._saves.warm()
         if self._resumption.promotes:
             evaluated = self._resumption.pending == "publication"

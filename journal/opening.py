@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 from attrs import define
 
 from milepost import __version__
 from milepost.engines.ambient import Ambient
+from milepost.engines.archive.archiver import Archiver
 from milepost.engines.attempts import Attempt, make_directories
+from milepost.engines.buckets.remote import SCHEME, OpenRemote
+from milepost.engines.buckets.remote import remotes as opened_by
+from milepost.engines.checkpoints import released
 from milepost.engines.checkpoints.local import LocalCheckpoints
 from milepost.engines.disks import Disk, Lock
 from milepost.engines.logs import Appender, Log
@@ -27,6 +32,7 @@ from milepost.journal.log.foldcache import FoldCache
 from milepost.journal.log.replay import Folded, fold
 from milepost.journal.log.scan import Mark
 from milepost.transitions.errors import Busy, Corrupt, Fenced, MilepostError, Unavailable
+from milepost.transitions.machine import State
 from milepost.transitions.run import OpenRun
 from milepost.transitions.values import SaveId
 
@@ -51,6 +57,12 @@ class Opened:
     _cache: FoldCache
     _kept: Mark | None = None
 
+    @property
+    def archived(self) -> tuple[int, ...] | None:
+        """The steps whose checkpoint has an archive's receipt, whoever wrote it; None where nothing is archived."""
+        archiver = self.engines.archiver
+        return released.archived_steps(archiver.disk, archiver.checkpoints) if archiver is not None else None
+
     def keep_fold(self, *, always: bool) -> None:
         """Renew the fold cache with what the newest barrier covered, where that is worth it or `always`."""
         if self.driver.durable is None:
@@ -63,8 +75,19 @@ class Opened:
             self._kept = mark
 
 
-def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambient, world_size: int) -> Opened:
-    """Own the attempt and bring it to rest. `Busy`, `Fenced`, `Corrupt` or `Unavailable` where that cannot be."""
+def open_attempt(
+    config: Config,
+    attempt: Attempt,
+    *,
+    disk: Disk,
+    ambient: Ambient,
+    world_size: int,
+    remotes: OpenRemote | None = None,
+) -> Opened:
+    """Own the attempt and bring it to rest. `Busy`, `Fenced`, `Corrupt` or `Unavailable` where that cannot be.
+
+    `remotes` opens the archive's store; None: by real clients.
+    """
     log = SegmentLog(disk, folder=f"{attempt.path}/journal")
     cache = FoldCache(disk, folder=f"{attempt.path}/journal")
     with ExitStack() as undo:
@@ -100,6 +123,7 @@ def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambie
             checkpoint_format=config.checkpoint_format,
             world_size=world_size,
             milepost=__version__,
+            archiver=_archiver(config, attempt, disk=disk, ambient=ambient, remotes=remotes or opened_by(ambient)),
         )
         driver = Driver(appender=appender, engines=engines, ambient=ambient, state=folded.state, head=folded.head)
         driver.submit(
@@ -116,6 +140,7 @@ def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambie
             )
         )
         driver.drain()
+        _require_archived(driver)
         close = undo.pop_all().close
     before, after = folded.state.validation.completed, driver.state.validation.completed
     return Opened(
@@ -127,6 +152,42 @@ def open_attempt(config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambie
         completed=after if after != before else None,
         cache=cache,
         kept=folded.end,
+    )
+
+
+def _archiver(
+    config: Config, attempt: Attempt, *, disk: Disk, ambient: Ambient, remotes: OpenRemote
+) -> Archiver | None:
+    """What archives the run's checkpoints, where that is asked for; the prefix mirrors the local layout."""
+    upload = config.upload
+    if not upload.enabled:
+        return None
+    return Archiver(
+        disk=disk,
+        checkpoints=f"{attempt.path}/checkpoints",
+        artifacts=f"{attempt.path}/checkpoint_artifacts",
+        destination=f"{SCHEME}{upload.bucket}/{upload.prefix or f'{attempt.path}/checkpoints'}",
+        credentials=Path(upload.credentials) if upload.credentials else None,
+        ambient=ambient,
+        remotes=remotes,
+    )
+
+
+def _require_archived(driver: Driver) -> None:
+    """A publication that an earlier writer left pending is completed before anything goes on."""
+    pending = driver.state.validation.pending
+    if pending is not None and driver.state.archiving.owes(pending):
+        raise unpublished(driver.state, pending)
+
+
+def unpublished(state: State, save: SaveId) -> Unavailable:
+    """Why the publication of this save is still pending: its archive could not be completed."""
+    archive = state.archiving.of(save)
+    assert archive is not None, f"nothing is owed to save {save}"
+    return Unavailable(
+        f"{save.directory} passed its validation and is not published: its archive at {archive.destination} is not "
+        f"complete ({archive.code}: {archive.detail}). The checkpoint is whole, and is not evaluated again; once the "
+        "store can be reached, start the run again, or go on without it in a new attempt (resume=off)"
     )
 
 

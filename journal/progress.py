@@ -6,6 +6,7 @@ import logging
 import sys
 
 from milepost.engines.ambient import Ambient
+from milepost.transitions.archiving import Archiving
 from milepost.transitions.saving import Save
 from milepost.transitions.values import FULL, Metric, SaveId
 
@@ -42,6 +43,21 @@ class Progress:
         then = ", its validation is pending" if pending else ""
         size_mib = save.size / 2**20
         log.info("%s %s: %.1f MiB, durable after %.2f s%s", what, save.id.directory, size_mib, seconds, then)
+
+    def archived(self, archiving: Archiving, save: SaveId) -> None:
+        """What came of the archive of a save."""
+        done, failed = archiving.marked.get(save), archiving.of(save)
+        if done is not None:
+            log.info("archived %s: %d files, %.1f MiB", save.directory, done.files, done.size / 2**20)
+        elif failed is not None:
+            log.warning(
+                "%s was not archived at %s (%s: %s): the local copy is kept, and it is tried again behind the next "
+                "archive that succeeds",
+                save.directory,
+                failed.destination,
+                failed.code,
+                failed.detail,
+            )
 
     def published(self, save: Save) -> None:
         """A checkpoint whose validation is completed."""

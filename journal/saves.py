@@ -4,7 +4,10 @@
 2. A save goes beside the loop only where its snapshot is proven to share nothing with live state; otherwise the loop
    waits, and the journal says why.
 3. What every rank writes together is written while the loop waits; only what is left of the save goes beside it.
-4. Retention rides on the write of a checkpoint that is announced. What it cannot delete is no failure of the save.
+4. The archive and then retention ride on the write of what is announced. What cannot be archived or deleted is no
+   failure of the save; nothing goes that is not in the archive, where there is one (INV-08).
+5. An archive that succeeded says that the store answers: those that failed before are tried behind it. Of an
+   emergency save the archive is only declared: the run has no time for it, and a later one makes up for that.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ from milepost.engines.slots import Slot
 from milepost.journal.config import Config
 from milepost.journal.opening import Opened
 from milepost.journal.progress import Progress
+from milepost.transitions.archiving import DeclareArchive, RetryArchives
 from milepost.transitions.errors import Unavailable
 from milepost.transitions.machine import State
 from milepost.transitions.retention import ApplyRetention, kept
-from milepost.transitions.saving import OpenSave, SaveOpened
+from milepost.transitions.saving import OpenSave, Save, SaveOpened
 from milepost.transitions.values import FULL, Mode, Plan, Reason, SaveId
 
 KeepFn = Callable[[Sequence[str]], Collection[str]]
@@ -81,7 +85,7 @@ class Saves:
         assert isinstance(opened[0], SaveOpened)
         save = opened[0].save
         self._opened.engines.held[save] = payload
-        lane = self._lane(save, plan)
+        lane = self._lane(save, plan, reason)
         if mode is Mode.SYNCHRONOUS:
             deque(lane, maxlen=0)
             return
@@ -114,6 +118,24 @@ class Saves:
         """Retention leaves these checkpoints alone from now on."""
         self._in_use.update(steps)
 
+    @property
+    def destination(self) -> str:
+        """Where checkpoints are archived; empty where they are not."""
+        archiver = self._opened.engines.archiver
+        return archiver.destination if archiver is not None else ""
+
+    def make_up(self) -> None:
+        """Declare the archive of the newest checkpoint where its writer died first; it is made with the next one."""
+        newest, archived = self._state.saving.newest, self._opened.archived
+        if newest is None or archived is None or newest.step in archived or newest == self._state.validation.pending:
+            return
+        self._declare(self._state.saving.sealed[newest.step])
+
+    def try_archives(self) -> None:
+        """Try what could not be archived once more, here and now."""
+        self._driver.submit(RetryArchives(destination=self.destination))
+        self._driver.drain()
+
     def retain(self) -> None:
         """Apply retention, here and now."""
         deque(self._retention_lane(), maxlen=0)
@@ -127,8 +149,8 @@ class Saves:
             validation=self._config.validation_identity,
         )
 
-    def _lane(self, save: SaveId, plan: Plan) -> Iterator[object]:
-        """The loop for one save, then what its caller has to know, then retention."""
+    def _lane(self, save: SaveId, plan: Plan, reason: Reason) -> Iterator[object]:
+        """The loop for one save, then what its caller has to know, then its archive, then retention."""
         started = self._progress.save_started(save)
         yield from self._driver.lane()
         done = self._state.saving.holds(save.step, plan)
@@ -136,8 +158,31 @@ class Saves:
             raise self._given_up(save)
         self._opened.keep_fold(always=False)
         self._progress.save_done(done, started, pending=self._state.validation.pending == save)
-        if plan == FULL and self._state.validation.pending != save:
+        if self._state.validation.pending == save:
+            return
+        if reason is not Reason.EMERGENCY:
+            yield from self._archive_lane(done)
+        if plan == FULL:
             yield from self._retention_lane()
+        if reason is Reason.EMERGENCY:
+            self._declare(done)  # behind everything that is performed
+
+    def _declare(self, save: Save) -> bool:
+        """Whether the save is to be archived now."""
+        if not self.destination:
+            return False
+        wanted = DeclareArchive(step=save.id.step, plan=save.plan, destination=self.destination)
+        return bool(self._driver.submit(wanted))
+
+    def _archive_lane(self, save: Save) -> Iterator[object]:
+        if not self._declare(save):
+            return
+        yield from self._driver.lane()
+        self._progress.archived(self._state.archiving, save.id)
+        if save.id in self._state.archiving.marked and self._driver.submit(
+            RetryArchives(destination=self.destination)
+        ):
+            yield from self._driver.lane()
 
     def _retention_lane(self) -> Iterator[object]:
         keep_optim, keep_model = self._config.resolved_keep_optim_last, self._config.keep_model_last
@@ -148,6 +193,7 @@ class Saves:
             keep_optim_last=keep_optim,
             keep_model_last=keep_model,
             keep_optim=chosen,
+            archived=self._opened.archived,
             in_use=tuple(sorted(self._in_use)),
         )
         if self._driver.submit(policy):

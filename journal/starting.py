@@ -8,6 +8,7 @@ from attrs import frozen
 
 from milepost.engines.ambient import Ambient
 from milepost.engines.attempts import make_root, resolve
+from milepost.engines.buckets.remote import OpenRemote
 from milepost.engines.checkpoints.marker import loop_state_of
 from milepost.engines.crew import Arrival, Crew
 from milepost.engines.crew.company import enlist
@@ -55,6 +56,7 @@ def start(
     slot: Slot,
     keep_fn: KeepFn | None,
     loop_state: LoopState,
+    remotes: OpenRemote,
 ) -> Start:
     """Open the run and bring everybody to where it goes on from. What fails leaves the run as a crash would."""
     _require_equal(config, arrivals, crew)
@@ -63,7 +65,7 @@ def start(
         disk = LocalDisk(make_root(config.run.output_root))
     home = f"{config.run.project}/{config.run.group}/{config.run.name}"
     attempt = resolve(disk, home, resume=config.resume, run_ts=config.run_ts, ambient=ambient)
-    opened = open_attempt(config, attempt, disk=disk, ambient=ambient, world_size=crew.size)
+    opened = open_attempt(config, attempt, disk=disk, ambient=ambient, world_size=crew.size, remotes=remotes)
     try:
         place = Place(root=disk.where(""), path=attempt.path, algorithm=config.digest, crc32=config.archive_crc32)
         company.assign(place, form=config.checkpoint_format, timeout_s=config.rank_timeout_s)

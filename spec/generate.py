@@ -23,6 +23,7 @@ import attrs
 from milepost.journal.config import knobs
 from milepost.journal.log.codec import CODEC
 from milepost.transitions import (
+    archiving,
     boundary,
     emergency,
     planning,
@@ -44,6 +45,7 @@ ROOMS: tuple[ModuleType, ...] = (
     saving,
     boundary,
     validation,
+    archiving,
     retention,
     pointing,
     sweeping,

@@ -15,6 +15,7 @@ from milepost.transitions.pointing import PointerStage
 from milepost.transitions.run import RunStage
 from milepost.transitions.saving import SaveStage
 from milepost.transitions.updates import UpdateStage
+from milepost.transitions.validation import ValidationStage
 from milepost.transitions.values import FULL
 
 
@@ -127,6 +128,26 @@ def pending_is_private(state: State) -> str | None:
     return None
 
 
+def archived_is_announced(state: State) -> str | None:
+    """INV-07: only what is published is archived, and what is pending only as the last part of its publication."""
+    archiving, validation = state.archiving, state.validation
+    for save in (*(one.save for one in archiving.open), *archiving.marked):
+        published = (state.saving.sealed.get(save.step), state.saving.artifacts.get(save.step))
+        if not any(one is not None and one.id == save for one in published):
+            return f"save {save} is archived, and it is not published"
+    if validation.stage is not ValidationStage.PUBLISHING and validation.pending in archiving.marked:
+        return f"{validation.pending} was archived while its validation is {validation.stage.value}"
+    return None
+
+
+def owed_before_announced(before: State, after: State) -> str | None:
+    """INV-07: a publication that has to be archived is completed behind its archive."""
+    was, now = before.validation.completed, after.validation.completed
+    if was != now and after.archiving.owes(now):
+        return f"the validation of {now} was completed before its archive was"
+    return None
+
+
 def last_copy(state: State) -> str | None:
     """INV-08: the newest checkpoint is whole."""
     newest = state.saving.newest
@@ -225,6 +246,7 @@ ON_SEALED: tuple[tuple[str, Callable[[State], str | None]], ...] = (
     ("INV-01", sealed_is_whole),
     ("INV-03", newest_is_newest),
     ("INV-05", kinds_apart),
+    ("INV-07", archived_is_announced),
 )
 """Those that walk everything that is published: a step that published and pruned nothing cannot break them."""
 
@@ -232,6 +254,7 @@ ON_STEP: tuple[tuple[str, Callable[[State, State], str | None]], ...] = (
     ("INV-02", published_stays),
     ("INV-03", pointer_never_back),
     ("INV-07", published_once),
+    ("INV-07", owed_before_announced),
     ("INV-08", nothing_in_use_is_pruned),
     ("INV-12", quiet_save),
     ("INV-16", artifact_stays),
@@ -244,6 +267,7 @@ def _same_published(before: State, after: State) -> bool:
         before.saving.sealed is after.saving.sealed
         and before.saving.artifacts is after.saving.artifacts
         and before.retention is after.retention
+        and before.archiving is after.archiving
     )
 
 

@@ -12,7 +12,29 @@ from typing import Any
 from attrs import evolve as replaced
 from attrs import frozen
 
-from milepost.transitions import boundary, emergency, pointing, retention, run, saving, sweeping, updates, validation
+from milepost.transitions import (
+    archiving,
+    boundary,
+    emergency,
+    pointing,
+    retention,
+    run,
+    saving,
+    sweeping,
+    updates,
+    validation,
+)
+from milepost.transitions.archiving import (
+    ArchiveDeclared,
+    ArchiveFailed,
+    ArchiveMarked,
+    ArchiveSave,
+    Archiving,
+    DeclareArchive,
+    ReportArchived,
+    ReportArchiveFailed,
+    RetryArchives,
+)
 from milepost.transitions.boundary import (
     Boundary,
     BoundaryOpened,
@@ -118,6 +140,9 @@ Record = (
     | EvaluationPassed
     | PublicationPended
     | PublicationCompleted
+    | ArchiveDeclared
+    | ArchiveMarked
+    | ArchiveFailed
     | PruneOpened
     | Pruned
     | PruneFailed
@@ -147,6 +172,10 @@ Command = (
     | ReportFailed
     | ReportPassed
     | ReportMarked
+    | DeclareArchive
+    | RetryArchives
+    | ReportArchived
+    | ReportArchiveFailed
     | ApplyRetention
     | ReportPruned
     | ReportPruneFailed
@@ -156,7 +185,7 @@ Command = (
     | CoverEmergency
 )
 
-Effect = SavingEffect | AdvancePointer | MarkGeneration | PrunePart | ClearDebris
+Effect = SavingEffect | AdvancePointer | MarkGeneration | ArchiveSave | PrunePart | ClearDebris
 
 
 @frozen(kw_only=True)
@@ -168,6 +197,7 @@ class State:
     saving: Saving = Saving()
     boundary: Boundary = Boundary()
     validation: Validation = Validation()
+    archiving: Archiving = Archiving()
     retention: Retention = Retention()
     pointer: Pointer = Pointer()
     debris: Debris = Debris()
@@ -188,6 +218,7 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
         ("saving", saving.on_run_opened),
         ("boundary", boundary.on_run_opened),
         ("validation", validation.on_run_opened),
+        ("archiving", archiving.on_run_opened),
         ("retention", retention.on_run_opened),
         ("pointer", pointing.on_run_opened),
         ("debris", sweeping.on_run_opened),
@@ -228,6 +259,9 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
     EvaluationPassed: (("validation", validation.on_step),),
     PublicationPended: (("validation", validation.on_step),),
     PublicationCompleted: (("validation", validation.on_publication_completed),),
+    ArchiveDeclared: (("archiving", archiving.on_archive_declared),),
+    ArchiveMarked: (("archiving", archiving.on_archive_marked),),
+    ArchiveFailed: (("archiving", archiving.on_archive_failed),),
     PruneOpened: (("retention", retention.on_prune_opened),),
     Pruned: (("retention", retention.on_pruned),),
     PruneFailed: (("retention", retention.on_prune_failed),),
@@ -258,8 +292,14 @@ DECIDE: Mapping[type, Callable[[State, Any], tuple[Record, ...]]] = {
     ReportAbsent: lambda s, c: saving.report_absent(s.saving, c),
     ReportRole: lambda s, c: boundary.report_role(s.boundary, c, run=s.run),
     ReportFailed: lambda s, c: validation.report_failed(s.validation, c, run=s.run),
-    ReportPassed: lambda s, c: validation.report_passed(s.validation, c, run=s.run),
-    ReportMarked: lambda s, c: validation.report_marked(s.validation, c),
+    ReportPassed: lambda s, c: _passed(s, c),
+    ReportMarked: lambda s, c: validation.report_marked(s.validation, c, owed=s.archiving.owes(s.validation.save)),
+    DeclareArchive: lambda s, c: archiving.declare(
+        s.archiving, c, saving=s.saving, validation=s.validation, run=s.run
+    ),
+    RetryArchives: lambda s, c: archiving.retry(s.archiving, c, run=s.run),
+    ReportArchived: lambda s, c: archiving.report_archived(s.archiving, c),
+    ReportArchiveFailed: lambda s, c: archiving.report_failed(s.archiving, c),
     ApplyRetention: lambda s, c: retention.apply(s.retention, c, saving=s.saving, validation=s.validation, run=s.run),
     ReportPruned: lambda s, c: retention.report_pruned(s.retention, c),
     ReportPruneFailed: lambda s, c: retention.report_failed(s.retention, c),
@@ -289,6 +329,7 @@ def evolve(state: State, record: Record) -> State:
                 saving=state.saving,
                 boundary=state.boundary,
                 validation=state.validation,
+                archiving=state.archiving,
                 retention=state.retention,
                 pointer=state.pointer,
                 debris=state.debris,
@@ -322,6 +363,13 @@ def _stored(state: State, command: ReportStored) -> tuple[Record, ...]:
     return (*components, *boundary.stored(state.boundary, command, whole=stored == set(save.plan)))
 
 
+def _passed(state: State, command: ReportPassed) -> tuple[Record, ...]:
+    """The end of an evaluation and the archive that its publication waits for, in one entry: neither is alone."""
+    passed = validation.report_passed(state.validation, command, run=state.run)
+    owed = archiving.owe(state.archiving, passed[0].save, destination=command.archive) if command.archive else ()
+    return (*passed, *owed)
+
+
 def due(state: State) -> tuple[Effect, ...]:
     """The outstanding work, in order, from the state alone."""
     if state.run.stage is not run.RunStage.OPEN:
@@ -335,7 +383,8 @@ def due(state: State) -> tuple[Effect, ...]:
             loop_state=joined.loop_state if joined is not None else (),
         ),
         *pointing.due(state.pointer, epoch=epoch),
-        *validation.due(state.validation),
+        *archiving.due(state.archiving, validation=state.validation),
+        *validation.due(state.validation, owed=state.archiving.owes(state.validation.save)),
         *retention.due(state.retention),
         *sweeping.due(state.debris, epoch=epoch),
     )

@@ -7,12 +7,14 @@
     EVALUATING   EvaluationFailed       EVALUATING   evidence: it is evaluated again
     EVALUATING   EvaluationPassed       PASSED       this checkpoint is never evaluated again
     PASSED       PublicationPended      PUBLISHING   the checkpoint itself says that only its publication is pending
-    PUBLISHING   PublicationCompleted   IDLE         it is announced; archive and retention may have it (INV-07)
+    PUBLISHING   PublicationCompleted   IDLE         it is announced, and archived where that was asked for (INV-07)
     any          RunOpened              the same     what is pending outlives the writer
     IDLE         RunResumed             IDLE         there is nothing to continue
     EVALUATING   RunResumed             EVALUATING   from the pending checkpoint; from another one: IDLE, superseded
 
 A resume is decided in IDLE or EVALUATING alone: in every other stage something is due, and is done first.
+
+A publication that has to be archived (`archiving.py`) is completed behind its archive.
 
 An ephemeral validation is no lifecycle: it leaves no record. A pending checkpoint is what a resume takes, and nothing
 else may have it: it is not announced, archived or pruned. What the trainer has to do is `obligations`; marking the
@@ -103,9 +105,13 @@ class ReportFailed:
 
 @frozen(kw_only=True)
 class ReportPassed:
-    """The evaluation of the pending checkpoint returned."""
+    """The evaluation of the pending checkpoint returned.
+
+    Where `archive` names a destination, its publication waits for an archive there.
+    """
 
     step: int
+    archive: str = ""
 
 
 @frozen(kw_only=True)
@@ -237,9 +243,9 @@ def report_passed(validation: Validation, command: ReportPassed, *, run: Run) ->
 
 
 def report_marked(
-    validation: Validation, command: ReportMarked
+    validation: Validation, command: ReportMarked, *, owed: bool
 ) -> tuple[PublicationPended | PublicationCompleted, ...]:
-    if MarkGeneration(save=command.save, generation=command.generation) not in due(validation):
+    if MarkGeneration(save=command.save, generation=command.generation) not in due(validation, owed=owed):
         raise Refused(
             f"a report that {command.save.directory} is marked {command.generation.value}, which is not due; the "
             f"validation of {_directory(validation)} is {validation.stage.value}"
@@ -272,11 +278,14 @@ def _directory(validation: Validation) -> str:
     return "nothing" if validation.save is None else validation.save.directory
 
 
-def due(validation: Validation) -> tuple[MarkGeneration, ...]:
-    """What the engines have to do: say on the checkpoint itself how far its validation is."""
+def due(validation: Validation, *, owed: bool) -> tuple[MarkGeneration, ...]:
+    """What the engines have to do: say on the checkpoint itself how far its validation is.
+
+    `owed` says that its publication still waits for its archive.
+    """
     if validation.save is not None and validation.stage is ValidationStage.PASSED:
         return (MarkGeneration(save=validation.save, generation=Generation.PUBLICATION_PENDING),)
-    if validation.save is not None and validation.stage is ValidationStage.PUBLISHING:
+    if validation.save is not None and validation.stage is ValidationStage.PUBLISHING and not owed:
         return (MarkGeneration(save=validation.save, generation=Generation.PUBLISHED),)
     return ()
 

@@ -1,8 +1,8 @@
 """Whatever boto3 raises, as a `Setback`: what was asked of which address, what came back, what to do.
 
 1. The kind follows from the HTTP status, and for some statuses from the error's code (`wire.py`).
-2. Only the status and the code of an answer are repeated. A store's own message may quote keys, tokens and
-   signatures; it is dropped, and so is the chain of exceptions that holds it.
+2. Only the status, the code and the region of an answer are repeated, as plain words. A store's own message may
+   quote keys, tokens and signatures; it is dropped, and so is the chain of exceptions that holds it.
 
 Source: Amazon S3 API reference, "Error responses"; botocore.exceptions.
 """
@@ -97,8 +97,14 @@ def _answered(response: dict[str, Any], *, doing: str, where: str) -> Setback:
     if kind == "passing":
         return Setback(kind, why=why, error=Unavailable(said))
     advice = _ADVICE.get(code) or _ADVICE_BY_STATUS.get(status)
-    region = meta.get("HTTPHeaders", {}).get("x-amz-bucket-region")
+    region = _region(meta, response.get("Error", {}))
     if region and (advice is _REGION or (advice is None and status == 400)):  # HEAD has no code
         advice = f"{_REGION}, {region}"
     error: MilepostError = Misconfigured((f"{said}: {advice}",)) if advice else Unavailable(said)
     return Setback(kind, why=why, error=error)
+
+
+def _region(meta: dict[str, Any], error: dict[str, Any]) -> str:
+    """The bucket's region where the answer names it: in a header, or in the body (a signature for another one)."""
+    named = meta.get("HTTPHeaders", {}).get("x-amz-bucket-region") or error.get("Region") or ""
+    return named if re.fullmatch(r"[a-z]{2,}(-[a-z0-9]{1,12}){1,4}", named) else ""

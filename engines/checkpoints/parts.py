@@ -3,7 +3,8 @@
     model · optim · old · ref      large; spread over the ranks where they are sharded
     trainer · data                 small; written once
 
-A tree of a role lies below the role's name: `policy/model`. A run of one role has its trees at the top.
+A tree of a role lies below the role's name: `policy/model`. A run of one role has its trees at the top. In a bucket
+its small files lie below `.posttrain/generations/<save id>/`, so that no two attempts at a step share one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from __future__ import annotations
 from milepost.transitions.values import Component
 
 BULK = ("model", "optim", "old", "ref")
-STATES = (*BULK, "trainer", "data")
+HIDDEN = ".posttrain"
+GENERATIONS = f"{HIDDEN}/generations"
+"""The directory in a checkpoint that has one for each attempt to save it, with the attempt's small files in it."""
+
+STATES = (*BULK, "trainer", "data", HIDDEN)
 """The names under which one trainer's state lies, each as a file with the suffix `.pt` or as a directory."""
 
 
@@ -29,7 +34,9 @@ def split_name(full: str) -> tuple[str, str]:
 def tree_of(path: str) -> str:
     """The full name of the tree that a payload file belongs to: `model.pt`, `policy/optim/.metadata`."""
     above, _, last = path.rpartition("/")
-    return path.removesuffix(".pt") if last.endswith(".pt") else above
+    if not last.endswith(".pt"):
+        return above
+    return (last if path.startswith(f"{GENERATIONS}/") else path).removesuffix(".pt")
 
 
 def component_of(full: str) -> Component:

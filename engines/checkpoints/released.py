@@ -16,7 +16,7 @@ from attrs import frozen
 from milepost.engines.checkpoints.manifest import LIMIT_BYTES, folders_of, require_inside
 from milepost.engines.checkpoints.proven import Form
 from milepost.engines.disks import Disk
-from milepost.transitions.values import SaveId
+from milepost.transitions.values import SaveId, parse_iteration
 
 RELEASED = ".posttrain-released.json"
 RECEIPT = ".uploaded"
@@ -78,6 +78,12 @@ def archived(disk: Disk, path: str) -> tuple[str, ...]:
 def is_archived(disk: Disk, path: str) -> bool:
     """Whether a receipt says that an archive of the published directory `path` was proven."""
     return disk.stat(f"{path}/{RECEIPT}") is not None
+
+
+def archived_steps(disk: Disk, root: str) -> tuple[int, ...]:
+    """The steps of the checkpoints below `root` that have a receipt, whoever wrote it."""
+    steps = {name: parse_iteration(name) for name in disk.names(root)}
+    return tuple(step for name, step in steps.items() if step is not None and is_archived(disk, f"{root}/{name}"))
 
 
 def find(disk: Disk, path: str) -> Release | None:

@@ -90,8 +90,10 @@ def main() -> None:
     """Look into the runs of milepost: what is there, what happened, is it whole.
 
     RUN is a run directory (…/<RUN_TS>), its journal/, one of its checkpoints or artifacts, or the <name>/ above the
-    attempts: then the newest one. No verb but prune changes a run, and a writer may go on beside every other one;
-    publish adds a receipt to a directory, and prune-verified takes payload that was archived.
+    attempts: then the newest one. A verb that only reads takes all of these in a bucket too, as s3://bucket/….
+
+    No verb but prune changes a run, and a writer may go on beside every other one; publish adds a receipt to a
+    directory, and prune-verified takes payload that was archived.
 
     \b
     Example:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
@@ -19,9 +20,10 @@ from milepost.journal.forensics.verifying import verify as verify_run
 @run_argument
 @click.option("--quick", is_flag=True, help="Manifests and sizes only, no digest.")
 @click.pass_context
-def verify(ctx: click.Context, run: str, *, quick: bool, as_json: bool) -> None:
+def verify(ctx: click.Context, run: str, *, quick: bool, credentials: Path | None, as_json: bool) -> None:
     """Hold the journal of RUN against the disk: every entry, every manifest, every digest, and what checkpoints say
-    of their validation and of what retention took. All findings are reported.
+    of their validation and of what retention took. All findings are reported. In a bucket every object is read for
+    its digest; a tree there that never had a journal, as an archive, is held against its manifests.
 
     A checkpoint or an artifact as RUN leaves the others out. The worst finding decides the exit code: 3 corrupt
     journal, 4 newer version, 5 payload, 1 anything else that is damage, 6 a torn tail, 0 notes only.
@@ -29,6 +31,7 @@ def verify(ctx: click.Context, run: str, *, quick: bool, as_json: bool) -> None:
     \b
     Example:
         milepost verify outputs/milepost/default/run --json
+        milepost verify s3://bucket/run/checkpoints/iter_000000100 --credentials store.json
     JSON:
         {"run", "quick", "writer": pid | null, "entries", "checkpoints",
          "artifacts", "files", "bytes_hashed", "exit_code",
@@ -36,7 +39,7 @@ def verify(ctx: click.Context, run: str, *, quick: bool, as_json: bool) -> None:
          "torn" | "note", "severity": "damage" | "note", "place": path,
          "offset": bytes | null, "expected", "found", "action"}]}
     """
-    place = open_run(run)
+    place = open_run(run, credentials)
     with _progress() as advance:
         found = verify_run(place, quick=quick, advance=advance)
     if as_json:
@@ -74,7 +77,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 @click.command()
 @run_argument
 @click.pass_context
-def replay(ctx: click.Context, run: str, *, as_json: bool) -> None:
+def replay(ctx: click.Context, run: str, *, credentials: Path | None, as_json: bool) -> None:
     """Fold the journal of RUN again from its first byte and check every invariant at every entry.
 
     Exits with 1 at the first invariant that does not hold.
@@ -87,7 +90,7 @@ def replay(ctx: click.Context, run: str, *, as_json: bool) -> None:
          "kinds": [{"kind", "records"}], "seconds",
          "broken": {"invariant", "what", "seq", "epoch", "at"} | null}
     """
-    found = replayed(open_run(run))
+    found = replayed(open_run(run, credentials))
     if as_json:
         print_json(found)
     else:

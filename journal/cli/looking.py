@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from attrs import evolve
 
@@ -39,7 +41,7 @@ _STYLES = {
 @click.command()
 @run_argument
 @click.pass_context
-def ls(ctx: click.Context, run: str, *, as_json: bool) -> None:
+def ls(ctx: click.Context, run: str, *, credentials: Path | None, as_json: bool) -> None:
     """The checkpoints and artifacts of RUN, by step, at a quick look: small files and sizes, no digest.
 
     A checkpoint is sealed; evaluation-pending or publication-pending, while its validation is under way; pruning or
@@ -59,7 +61,7 @@ def ls(ctx: click.Context, run: str, *, as_json: bool) -> None:
          "skipped_total", "skipped_consecutive"}}], "size": bytes, "at": UTC,
          "latest", "resumable", "detail"}]}
     """
-    place = open_run(run)
+    place = open_run(run, credentials)
     found = listing(place)
     rows = tuple(one for one in found.checkpoints if place.means(one.kind, one.name))
     if as_json:
@@ -114,7 +116,7 @@ def roles(row: Listed) -> str:
 @click.command()
 @run_argument
 @click.argument("what", required=False)
-def show(run: str, what: str | None, *, as_json: bool) -> None:
+def show(run: str, what: str | None, *, credentials: Path | None, as_json: bool) -> None:
     """One entry of RUN's journal by its seq, or what lies in either tree under a name, whole.
 
     WHAT may be left out where RUN is the directory of a checkpoint or an artifact.
@@ -135,7 +137,7 @@ def show(run: str, what: str | None, *, as_json: bool) -> None:
          "released": [the files that it says are gone],
          "events": [{"seq", "epoch", "at", "kind", "text"}]}
     """
-    place = open_run(run)
+    place = open_run(run, credentials)
     what = what or place.checkpoint
     if what.isascii() and what.isdigit():
         _show_entry(entry_at(place.log, int(what)), as_json=as_json)
@@ -222,7 +224,7 @@ def _show_one(found: Shown) -> None:
 @click.command()
 @run_argument
 @click.option("--at", "point", default="head", metavar="POINT", help="A seq, a checkpoint, or head (the default).")
-def state(run: str, point: str, *, as_json: bool) -> None:
+def state(run: str, point: str, *, credentials: Path | None, as_json: bool) -> None:
     """The folded state of RUN behind an entry.
 
     \b
@@ -233,7 +235,7 @@ def state(run: str, point: str, *, as_json: bool) -> None:
          "retention", "pointer", "debris", "emergency"}}, each part as the fields
         of its class; a map is an array of [key, value]
     """
-    place = open_run(run)
+    place = open_run(run, credentials)
     seq, then = state_at(place.log, point)
     if as_json:
         print_document({"seq": seq, "state": shape_of(State).write(then)})
@@ -261,7 +263,7 @@ def _print_saves(title: str, saves: list[Save]) -> None:
 @run_argument
 @click.argument("old")
 @click.argument("new", default="head")
-def diff(run: str, old: str, new: str, *, as_json: bool) -> None:
+def diff(run: str, old: str, new: str, *, credentials: Path | None, as_json: bool) -> None:
     """What changed in the state of RUN from point OLD to point NEW: seqs, checkpoints, or head (the default of NEW).
 
     \b
@@ -273,7 +275,7 @@ def diff(run: str, old: str, new: str, *, as_json: bool) -> None:
          "added": [names of checkpoints], "artifacts": [names of artifacts],
          "released": [checkpoints that lost their optimizer], "removed": [checkpoints]}
     """
-    place = open_run(run)
+    place = open_run(run, credentials)
     found = difference(place, old, new)
     if as_json:
         print_json(found)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from attrs import evolve
 
 from milepost.engines.ambient import SystemAmbient
 from milepost.engines.attempts import Attempt
+from milepost.engines.checkpoints import released
 from milepost.journal.candidates import candidates_of
 from milepost.journal.cli.rendering import open_run, print_json, print_table, run_argument
 from milepost.journal.config import Config
@@ -16,6 +19,7 @@ from milepost.journal.forensics.sentences import sentence, size
 from milepost.journal.forensics.timeline import Wanted, clocks_at, records
 from milepost.journal.log.replay import fold
 from milepost.journal.opening import Opened, open_attempt
+from milepost.transitions.errors import Refused
 from milepost.transitions.resuming import choose
 from milepost.transitions.retention import ApplyRetention, PruneFailed
 from milepost.transitions.run import AdoptResume, EndRun
@@ -41,13 +45,15 @@ def prune(
     keep_model_last: int | None,
     source: str | None,
     overrides: tuple[str, ...],
+    credentials: Path | None,
     as_json: bool,
 ) -> None:
     """Apply retention to RUN now. The counts are those of its configuration, with OVERRIDES, or of the options.
 
     Each checkpoint is listed, newest first, as a whole and its optimizer by itself: whether it stays, and why. The
     newest, what is pending and all artifacts always stay. A keep_fn of the training program is not known here: where
-    there is one, say --keep-optim-last 0. This is a start of the run that trains nothing: it takes
+    there is one, say --keep-optim-last 0. With rl.upload.enabled only what has the receipt of an archive goes. This
+    is a start of the run that trains nothing: it takes
     the lock (a live run is busy), settles what a killed writer left, and is recorded as an epoch of its own. Where
     nothing has to go the run is left as it is. Exits with 1 where something could not be deleted or the run is busy,
     with 5 where its newest checkpoint is damaged: then nothing goes.
@@ -63,11 +69,14 @@ def prune(
          "freed": bytes}
     """
     config = Config.load(source, overrides)
+    place = open_run(run, credentials)
+    if place.remote:
+        raise Refused(f"{place.where}: retention is for runs on a disk; nothing in a bucket is ever deleted by it")
     policy = ApplyRetention(
         keep_optim_last=config.resolved_keep_optim_last if keep_optim_last is None else keep_optim_last,
         keep_model_last=config.keep_model_last if keep_model_last is None else keep_model_last,
+        archived=released.archived_steps(place.disk, place.checkpoints) if config.upload.enabled else None,
     )
-    place = open_run(run)
     found = plan(place, policy)
     if not planning and not found.blocked:
         found = _applied(place, config, policy, found)

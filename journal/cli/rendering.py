@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -23,13 +24,21 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, see 
 
 
 def run_argument(function: F) -> F:
-    """RUN and --json, which every verb that reads a run has."""
-    return click.argument("run", type=click.Path())(as_json(function))
+    """RUN, --credentials and --json, which every verb that reads a run has."""
+    return click.argument("run", type=click.Path())(_credentials(as_json(function)))
 
 
-def open_run(run: str) -> Place:
+_credentials = click.option(
+    "--credentials",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="For a run in a bucket: a JSON file; else what boto3 finds.",
+)
+
+
+def open_run(run: str, credentials: Path | None = None) -> Place:
     """The run that was named; what was chosen for the caller is said on stderr."""
-    place = locate(run)
+    place = locate(run, credentials=credentials)
     for note in place.notes:
         click.echo(f"milepost: {note}", err=True)
     return place

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import click
 import orjson
@@ -21,6 +22,7 @@ from milepost.transitions.machine import RECORDS, Record
 from milepost.transitions.values import parse_iteration
 
 POLL_S = 0.5
+POLL_BUCKET_S = 2.0
 
 _KINDS = tuple(sorted(record.KIND for record in RECORDS))  # type: ignore[attr-defined]
 _COLOURS = {
@@ -50,11 +52,13 @@ def log(
     *,
     oneline: bool,
     following: bool,
+    credentials: Path | None,
     as_json: bool,
 ) -> None:
     """The records of RUN's journal, oldest first, a line each: seq, epoch, time, kind, and what it says.
 
-    A checkpoint directory as RUN means the records of its step.
+    A checkpoint directory as RUN means the records of its step. --follow looks again every half second, into a bucket
+    every two seconds.
 
     \b
     Examples:
@@ -65,13 +69,14 @@ def log(
     """
     if following and limit is not None:
         raise click.UsageError("--follow shows everything from --since on: it takes no --limit")
-    place = open_run(run)
+    place = open_run(run, credentials)
     if step is None and place.checkpoint:
         step = parse_iteration(place.checkpoint)
     wanted = Wanted(kinds=kinds, since=parse_since(since), step=step)
     if following:
         with suppress(KeyboardInterrupt):
-            _print_records(follow(place.log, wanted, wait=lambda: time.sleep(POLL_S)), oneline, as_json)
+            pause_s = POLL_BUCKET_S if place.remote else POLL_S
+            _print_records(follow(place.log, wanted, wait=lambda: time.sleep(pause_s)), oneline, as_json)
         return
     found = records(place.log, wanted)
     _print_records(found if limit is None else iter(deque(found, maxlen=limit)), oneline, as_json)
@@ -102,7 +107,7 @@ def _document(entry: Entry, record: Record) -> dict[str, object]:
 @run_argument
 @click.argument("checkpoint", required=False)
 @click.pass_context
-def why(ctx: click.Context, run: str, checkpoint: str | None, *, as_json: bool) -> None:
+def why(ctx: click.Context, run: str, checkpoint: str | None, *, credentials: Path | None, as_json: bool) -> None:
     """What a start with resume=auto would take from RUN now, and why not each other candidate; how each epoch ended.
 
     With CHECKPOINT, or a checkpoint directory as RUN: everything that the journal knows of that one. A checkpoint
@@ -125,7 +130,7 @@ def why(ctx: click.Context, run: str, checkpoint: str | None, *, as_json: bool) 
         {"run", "name", "taken", "reason",
          "events": [{"seq", "epoch", "at", "kind", "text"}]}
     """
-    place = open_run(run)
+    place = open_run(run, credentials)
     name = checkpoint or place.checkpoint
     if name:
         one = why_one(place, name)

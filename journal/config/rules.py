@@ -91,10 +91,7 @@ RULES = (
     ),
 )
 
-NOT_YET = (
-    NotYet("rl.checkpoint_store.backend", "object_store", _direct, "local"),
-    NotYet("rl.upload.enabled", "true", lambda enabled: enabled, "false"),
-)
+NOT_YET = (NotYet("rl.checkpoint_store.backend", "object_store", _direct, "local"),)
 
 
 def refusals(values: Mapping[str, object]) -> Iterator[str]:

@@ -87,6 +87,9 @@ BAD_LINE = Row("bad-line", Effect.JOURNAL, "bring the segment back from a copy: 
 UNREADABLE_JOURNAL = Row("journal-unreadable", Effect.JOURNAL, "make the journal readable, then verify again")
 NEWER_JOURNAL = Row("newer", Effect.NEWER, "read this journal with the milepost that wrote it, or a later one")
 
+NO_JOURNAL = Row("no-journal", Effect.NOTE, "nothing, where this is a copy or an archive: it has no journal")
+BAD_SLOT = Row("journal-slot", Effect.JOURNAL, "bring the object back from a copy; nothing here was changed")
+
 POINTER_MISSING = Row("pointer-missing", Effect.LAYOUT, "nothing: the next start writes it")
 POINTER_PENDING = Row("pointer-pending", Effect.NOTE, "nothing: the next start moves it")
 POINTER_UNREADABLE = Row("pointer-unreadable", Effect.LAYOUT, "move it away; the next start writes it anew")
@@ -101,6 +104,9 @@ UNKNOWN_NAME = Row("unknown-name", Effect.LAYOUT, _LOOK)
 UNRECORDED = Row("unrecorded-checkpoint", Effect.LAYOUT, "resume=auto passes it over; " + _LOOK)
 SYMLINK = Row("symlink", Effect.LAYOUT, "nothing here makes symlinks and none is followed: " + _LOOK)
 LOOK_FAILED = Row("look-failed", Effect.LAYOUT, "make it readable, then verify again")
+
+HALF_WRITTEN = Row("half-written", Effect.NOTE, "nothing: without a manifest no reader takes it")
+ATTEMPT_LEFTOVER = Row("attempt-leftover", Effect.NOTE, "nothing: an earlier attempt at this step left it")
 
 UNRECORDED_ARTIFACT = Row("unrecorded-artifact", Effect.LAYOUT, _LOOK)
 PRUNED_BACK = Row("pruned-back", Effect.LAYOUT, "resume=auto passes it over; move it out of the run's directory")

@@ -27,6 +27,7 @@ from milepost.journal.forensics.listing import (
 )
 from milepost.journal.forensics.reading import Kind, Place
 from milepost.journal.forensics.timeline import Chronicle, Epoch, Event, chronicle
+from milepost.transitions.archiving import ArchiveSave, ReportArchived
 from milepost.transitions.errors import Corrupt, NotResumable, Refused
 from milepost.transitions.machine import Command, Effect, State, decide, due, evolve
 from milepost.transitions.pointing import AdvancePointer, ReportPointed
@@ -200,9 +201,15 @@ def _pruned(effect: PrunePart, checkpoints: Checkpoints) -> tuple[Command, str]:
     return ReportPruned(save=effect.save, part=effect.part), words
 
 
+def _archived(effect: ArchiveSave, checkpoints: Checkpoints) -> tuple[Command, str]:
+    words = f"the publication of {effect.save.directory} waits for its archive: the next start completes that first"
+    return ReportArchived(save=effect.save, files=0, size=0, sent=0), words
+
+
 _FORESEEN: Mapping[type[Effect], Callable[[Any, Checkpoints], tuple[Command, str]]] = {
     ObserveSave: _observed,
     MarkGeneration: _marked,
+    ArchiveSave: _archived,
     PrunePart: _pruned,
     AdvancePointer: lambda effect, _: (ReportPointed(save=effect.save), ""),
     ClearDebris: lambda effect, _: (ReportCleared(names=()), ""),

@@ -7,7 +7,11 @@ What may be named as RUN, and what is then meant:
     …/<RUN_TS>/checkpoints/iter_…/  the run it lies in, and that checkpoint of it
     …/checkpoint_artifacts/iter_…/  the run it lies in, and that artifact of it
     …/<name>/                       its newest attempt; `notes` says which
-    s3://…                          refused: object stores are not in this version
+    s3://<bucket>/…                 the same in a bucket; checkpoints may lie below another name than checkpoints/
+    s3://<bucket>/<prefix>/         a folder with iter_* or a pointer in it: these checkpoints, and journal/ beside it
+
+A local directory with `checkpoint_store.txt` is of a run whose checkpoints and journal are in a bucket: the address
+in that file is followed, and `notes` says so. A bucket is reached only where one is named.
 """
 
 from __future__ import annotations
@@ -17,14 +21,22 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
+from pathlib import Path
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from milepost.engines.ambient import SystemAmbient
 from milepost.engines.attempts import attempts
+from milepost.engines.buckets import Bucket
+from milepost.engines.buckets.reading import BucketDisk
+from milepost.engines.buckets.remote import SCHEME, OpenRemote, Remote, remotes
+from milepost.engines.checkpoints.local import POINTER
+from milepost.engines.checkpoints.manifest import ARTIFACT, MANIFEST
 from milepost.engines.disks import Disk
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.logs import Log
 from milepost.engines.logs.segments import SegmentLog
+from milepost.engines.logs.slots import SlotLog
 from milepost.transitions.errors import Refused
 from milepost.transitions.values import FULL, Plan, parse_iteration
 
@@ -42,18 +54,24 @@ class Kind(Enum):
 
 
 TREES: Mapping[Kind, str] = {Kind.CHECKPOINT: "checkpoints", Kind.ARTIFACT: "checkpoint_artifacts"}
-"""The folder of a run in which each kind lies."""
+"""The folder of a run in which each kind lies, unless an explicit prefix in a bucket says otherwise."""
+
+STORE = "checkpoint_store.txt"
+"""In the local directory of a run whose primary is a bucket: one line, the address of the run there."""
 
 
 @frozen(kw_only=True)
 class Place:
     """Where a run lies: `path` on `disk`. `checkpoint` is the one that was named, if one was, and `kind` its kind.
 
-    `lock` is the lock file as the operating system names it; empty on a disk that is not the system's own.
+    `lock` is the lock file as the operating system names it; empty where none is known. `trees` names the folder of
+    each kind. `slots` is the journal of a run in a bucket; a disk has segments.
     """
 
     disk: Disk
     path: str
+    trees: Mapping[Kind, str] = TREES
+    slots: SlotLog | None = None
     checkpoint: str = ""
     kind: Kind = Kind.CHECKPOINT
     lock: str = ""
@@ -61,7 +79,12 @@ class Place:
 
     @property
     def journal(self) -> str:
-        return f"{self.path}/journal"
+        return _join(self.path, "journal")
+
+    @property
+    def remote(self) -> bool:
+        """Whether it lies in a bucket, where a save is written below its final name and counts by its manifest."""
+        return self.slots is not None
 
     @property
     def checkpoints(self) -> str:
@@ -73,7 +96,7 @@ class Place:
 
     def tree(self, kind: Kind) -> str:
         """The folder of what is of this kind; a run without artifacts may have none for them."""
-        return f"{self.path}/{TREES[kind]}"
+        return _join(self.path, self.trees[kind])
 
     def means(self, kind: Kind, name: str) -> bool:
         """Whether this one was meant: it was named, or the whole run was."""
@@ -81,7 +104,7 @@ class Place:
 
     @property
     def log(self) -> Log:
-        return SegmentLog(self.disk, folder=self.journal)
+        return self.slots or SegmentLog(self.disk, folder=self.journal)
 
     @property
     def where(self) -> str:
@@ -97,10 +120,24 @@ class Place:
         return _holder(self.lock) if self.lock else None
 
 
-def locate(run: str) -> Place:
-    """The run that `run` names; `Refused` where it names none."""
-    if run.startswith("s3://"):
-        raise Refused(f"{run}: object stores are not in this version; name a run directory on a disk")
+def locate(run: str, *, credentials: Path | None = None, opener: OpenRemote | None = None) -> Place:
+    """The run that `run` names; `Refused` where it names none.
+
+    `credentials` are for a bucket; None is what its client finds by itself. `opener` is how one is opened, by a real
+    client unless given. A bucket raises `Misconfigured` and `Unavailable` as it does.
+    """
+    opener = opener or remotes(SystemAmbient())
+    if run.startswith(SCHEME):
+        return _in_bucket(opener(run, credentials))
+    place = _on_disk(run)
+    if not (address := _stored_at(place.where)):
+        return place
+    there = _in_bucket(opener(address, credentials))
+    notes = (*place.notes, f"{place.where} keeps its checkpoints and its journal at {there.where}")
+    return evolve(there, checkpoint=place.checkpoint, kind=place.kind, lock=place.lock, notes=notes)
+
+
+def _on_disk(run: str) -> Place:
     path = os.path.abspath(os.path.expanduser(run))
     if not os.path.isdir(path):
         found = "a file" if os.path.exists(path) else "nothing"
@@ -129,7 +166,21 @@ _PARTS = ("journal", *TREES.values())
 
 
 def _is_run(path: str) -> bool:
-    return any(os.path.isdir(os.path.join(path, name)) for name in _PARTS)
+    return any(os.path.exists(os.path.join(path, name)) for name in (*_PARTS, STORE))
+
+
+def _stored_at(path: str) -> str:
+    """The address in the bucket that a local run directory names; empty where it names none."""
+    try:
+        with open(os.path.join(path, STORE), encoding="utf-8", errors="replace") as file:
+            address = file.read(4096).strip()
+    except FileNotFoundError:
+        return ""
+    if not address.startswith(SCHEME):
+        raise Refused(
+            f"{path}/{STORE}: expected an s3:// address, found {address[:80]!r}; name the run in its bucket"
+        )
+    return address
 
 
 def _place(path: str, *, checkpoint: str = "", kind: Kind = Kind.CHECKPOINT, notes: tuple[str, ...] = ()) -> Place:
@@ -143,6 +194,80 @@ def _place(path: str, *, checkpoint: str = "", kind: Kind = Kind.CHECKPOINT, not
         notes=notes,
     )
 
+
+# --- in a bucket ----------------------------------------------------------------------------------------
+
+
+def _in_bucket(remote: Remote) -> Place:
+    bucket, prefix = remote.bucket, remote.destination.prefix
+    disk = BucketDisk(bucket)
+    stat = disk.stat(prefix)
+    if stat is None or stat.kind != "dir":
+        found = "nothing" if stat is None else "an object"
+        raise Refused(f"{disk.where(prefix)}: expected a run, found {found}; name s3://<bucket>/…/<name>/<RUN_TS>")
+    above, _, name = prefix.rpartition("/")
+    if above and parse_iteration(name) is not None:
+        return _one_in_bucket(bucket, disk, above, name)
+    if name == TREES[Kind.CHECKPOINT]:
+        return _run_in_bucket(bucket, disk, above, root=name)
+    if name in _PARTS:
+        return _run_in_bucket(bucket, disk, above)
+    if any(disk.stat(_join(prefix, part)) is not None for part in _PARTS):
+        return _run_in_bucket(bucket, disk, prefix)
+    if prefix and _is_root(bucket, prefix):
+        return _run_in_bucket(bucket, disk, above, root=name)
+    existing = attempts(disk, prefix)
+    if not existing:
+        raise Refused(
+            f"{disk.where(prefix)}: expected a run, found no journal/, checkpoints/ or attempts below it; name "
+            "s3://<bucket>/…/<name>/<RUN_TS>, or the prefix below which its iter_* lie"
+        )
+    note = f"{existing[-1]} is the newest of {len(existing)} attempts in {disk.where(prefix)}"
+    return evolve(_run_in_bucket(bucket, disk, _join(prefix, existing[-1])), notes=(note,))
+
+
+def _one_in_bucket(bucket: Bucket, disk: BucketDisk, above: str, name: str) -> Place:
+    """An `iter_*`: where the folder above it has a name of its own, it is what its manifest says."""
+    base, _, tree = above.rpartition("/")
+    if tree == TREES[Kind.ARTIFACT]:
+        return evolve(_run_in_bucket(bucket, disk, base), checkpoint=name, kind=Kind.ARTIFACT)
+    here = f"{above}/{name}"
+    alone = disk.stat(f"{here}/{MANIFEST}") is None and disk.stat(f"{here}/{ARTIFACT}") is not None
+    if alone and tree != TREES[Kind.CHECKPOINT]:
+        place = _run_in_bucket(bucket, disk, base, root=TREES[Kind.CHECKPOINT])
+        return evolve(place, checkpoint=name, kind=Kind.ARTIFACT, trees={**TREES, Kind.ARTIFACT: tree})
+    return evolve(_run_in_bucket(bucket, disk, base, root=tree), checkpoint=name)
+
+
+def _run_in_bucket(bucket: Bucket, disk: BucketDisk, base: str, *, root: str = "") -> Place:
+    """The run at `base`; its checkpoints lie below `root`, which is looked for where nobody named it."""
+    trees = {**TREES, Kind.CHECKPOINT: root or _root_in(bucket, disk, base)}
+    slots = SlotLog(bucket, nonce=SystemAmbient().nonce, folder=_join(base, "journal"))
+    return Place(disk=disk, path=base, trees=trees, slots=slots)
+
+
+def _root_in(bucket: Bucket, disk: BucketDisk, base: str) -> str:
+    usual = TREES[Kind.CHECKPOINT]
+    if disk.stat(_join(base, usual)) is not None:
+        return usual
+    found = [name for name in disk.names(base) if name not in _PARTS and _is_root(bucket, _join(base, name))]
+    if len(found) > 1:
+        raise Refused(f"{disk.where(base)}: its checkpoints may lie in {' or '.join(found)}; name one of these")
+    return found[0] if found else usual
+
+
+def _is_root(bucket: Bucket, path: str) -> bool:
+    """Whether checkpoints lie here; one listed key says so."""
+    keys = (*bucket.keys(f"{path}/iter_", limit=1), *bucket.keys(f"{path}/{POINTER}", limit=1))
+    names = [key.removeprefix(f"{path}/").partition("/")[0] for key in keys]
+    return any(name == POINTER or parse_iteration(name) is not None for name in names)
+
+
+def _join(above: str, name: str) -> str:
+    return f"{above}/{name}" if above else name
+
+
+# --- who writes it --------------------------------------------------------------------------------------
 
 _FLOCK = re.compile(r"^\d+: FLOCK +ADVISORY +WRITE +(\d+) +[0-9a-f]+:[0-9a-f]+:(\d+) ", re.MULTILINE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from milepost.transitions.archiving import ArchiveDeclared, ArchiveFailed, ArchiveMarked
 from milepost.transitions.boundary import BoundaryOpened, RolesResumed, RoleStored, RoleUpdated
 from milepost.transitions.emergency import EmergencyCovered, TerminationObserved
 from milepost.transitions.machine import Record
@@ -137,6 +138,22 @@ def _prune_failed(record: PruneFailed) -> str:
     )
 
 
+def _archive_declared(record: ArchiveDeclared) -> str:
+    waits = "; its publication waits for that" if record.strict else ""
+    return f"{record.save.directory} is to be archived at {record.destination}{waits}"
+
+
+def _archive_marked(record: ArchiveMarked) -> str:
+    return (
+        f"{record.save.directory} is archived: {record.files} files of {record.size} bytes are proven there, "
+        f"{record.sent} of them were sent now, and the receipt lies beside the local copy"
+    )
+
+
+def _archive_failed(record: ArchiveFailed) -> str:
+    return f"{record.save.directory} was not archived ({record.code}: {record.detail}); the local copy is untouched"
+
+
 def _debris_cleared(record: DebrisCleared) -> str:
     return f"staging was cleared of {', '.join(record.names)}" if record.names else "staging holds nothing old"
 
@@ -171,6 +188,9 @@ SENTENCES: Mapping[type, Callable[[Any], str]] = {
     EvaluationPassed: lambda r: f"{r.save.directory} passed its evaluation, which is never run again",
     PublicationPended: lambda r: f"{r.save.directory} says that it passed and that only its publication is pending",
     PublicationCompleted: lambda r: f"{r.save.directory} says that it is published: its validation is complete",
+    ArchiveDeclared: _archive_declared,
+    ArchiveMarked: _archive_marked,
+    ArchiveFailed: _archive_failed,
     PruneOpened: _prune_opened,
     Pruned: _pruned,
     PruneFailed: _prune_failed,

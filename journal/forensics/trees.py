@@ -7,6 +7,10 @@ sealed, retention is taking its optimizer  there, and whole but for what its own
 sealed, retention is removing it           there or not: nobody relies on it
 sealed, removed                            not there
 nothing                                    a live writer's next one, or not ours
+nothing, in a bucket without a manifest    half-written: what a save left that was given up, or that goes on
+
+In a bucket a save is written below its final name. Its manifest is what makes it one; where a later writer gave the
+save up, its tombstone lies in the manifest's place.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
 
+from milepost.engines.checkpoints.manifest import ARTIFACT, LIMIT_BYTES, MANIFEST
 from milepost.journal.forensics import findings as rows
 from milepost.journal.forensics.findings import Finding, Row, finding
 from milepost.journal.forensics.listing import is_open
@@ -57,11 +62,16 @@ def examine_trees(
         for name in sorted(name for name in listed | sealed.keys() if place.means(kind, name)):
             save = sealed.get(name)
             promised: Promised | None = Promised(kind=kind)
-            if state is not None and save is not None:
+            is_under_way = state is not None and is_open(name, kind, state)
+            if save is None and place.remote and _is_half_written(place, kind, name):
+                if not is_under_way:
+                    trees.found.append(_half_written(place, kind, name))
+                promised = None
+            elif state is not None and save is not None:
                 there = name in listed
                 trees.found.extend(_retained(place, state, save, there=there, writer=writer))
                 promised = _promised(state, save, there=there, beside=beside, live=writer is not None)
-            elif state is not None and writer is None and not is_open(name, kind, state):
+            elif state is not None and writer is None and not is_under_way:
                 trees.found.append(_unrecorded(place, kind, name))
             if promised is not None:
                 trees.counts[kind] += 1
@@ -132,6 +142,25 @@ def _unrecorded(place: Place, kind: Kind, name: str) -> Finding:
     row = rows.UNRECORDED if kind is Kind.CHECKPOINT else rows.UNRECORDED_ARTIFACT
     where = place.disk.where(f"{place.tree(kind)}/{name}")
     return finding(row, where, expected=f"{kind.value}s that the journal sealed", found=name)
+
+
+def _is_half_written(place: Place, kind: Kind, name: str) -> bool:
+    """Whether there is no manifest here, only payload or a tombstone. What was asked for by name has to have one."""
+    path = f"{place.tree(kind)}/{name}/{MANIFEST if kind is Kind.CHECKPOINT else ARTIFACT}"
+    try:
+        return place.disk.read(path, limit=LIMIT_BYTES).startswith(_TOMBSTONE)
+    except FileNotFoundError:
+        return place.checkpoint != name
+    except OSError:
+        return False  # who reads it says so
+
+
+_TOMBSTONE = b'{"format":"milepost.revoked.'
+
+
+def _half_written(place: Place, kind: Kind, name: str) -> Finding:
+    where = place.disk.where(f"{place.tree(kind)}/{name}")
+    return finding(rows.HALF_WRITTEN, where, expected=f"a {kind.value}", found="files without a manifest")
 
 
 def pruned_between(place: Place, before: State, after: State) -> tuple[str, ...]:

@@ -7,13 +7,14 @@
        size (`wholeness`), what it says of its validation, of its roles and of what retention took (`marks`)
     5. every digest of every file (not with `quick`)
 
-A journal that is refused does not end it: checkpoints are then held against their own manifests. What a live writer
-is doing at the moment is no damage: what it publishes after step 1 is not looked for by name, and what it pruned
-meanwhile is not missed.
+A journal that is refused does not end it, nor one that a tree in a bucket never had: checkpoints are then held
+against their own manifests. What a live writer is doing at the moment is no damage: what it publishes after step 1 is
+not looked for by name, and what it pruned meanwhile is not missed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from attrs import field, frozen
@@ -31,13 +32,14 @@ from milepost.journal.log.damage import Damaged
 from milepost.journal.log.entries import LINE_LIMIT_BYTES, is_whole, unpack
 from milepost.journal.log.replay import Folded, fold
 from milepost.journal.log.scan import NO_WITNESSES, Span, survey
-from milepost.transitions.errors import NewerVersion, Unavailable
+from milepost.transitions.errors import Corrupt, NewerVersion, Unavailable
 from milepost.transitions.machine import State
 from milepost.transitions.pointing import PointerStage
 from milepost.transitions.run import ClosedSegment, RunStage, SegmentOpened
 from milepost.transitions.values import SaveId, parse_iteration
 
 _JOURNAL_NAMES = ("lock", "fold-cache", "fold-cache.new")
+_SLOT_NAME = re.compile(r"\d{20}\.json|slot-cache", re.ASCII)
 
 
 @frozen(kw_only=True)
@@ -76,12 +78,13 @@ class _Verifying:
 
     def verify(self, *, quick: bool, advance: Advance) -> Verified:
         names = {kind: self._names(self.place.tree(kind)) for kind in Kind}
-        folded = self._journal()
+        copied = self._is_copied()
+        folded = None if copied else self._journal()
         state = folded.state if folded is not None else None
         if folded is not None:
             self._gather(self._life(folded), about=self.place.journal)
         self._gather(self._journal_names(), about=self.place.journal)
-        self._gather(self._pointer(state, names[Kind.CHECKPOINT]), about=self.place.checkpoints)
+        self._gather(self._pointer(state, names[Kind.CHECKPOINT], copied=copied), about=self.place.checkpoints)
         self._gather(self._staging(state), about=self.place.checkpoints)
         self._gather(self._around(names[Kind.CHECKPOINT]), about=self.place.checkpoints)
         self._gather(self._among_artifacts(names[Kind.ARTIFACT]), about=self.place.artifacts)
@@ -117,6 +120,16 @@ class _Verifying:
 
     # --- the journal --------------------------------------------------------------------------------------
 
+    def _is_copied(self) -> bool:
+        """Whether it is a tree in a bucket without any journal: an archive, or what was copied there."""
+        place = self.place
+        if not place.remote or place.disk.stat(place.journal) is not None:
+            return False
+        self._say(
+            rows.NO_JOURNAL, place.journal, expected="a journal", found="nothing: the manifests alone are asked"
+        )
+        return True
+
     def _journal(self) -> Folded | None:
         """The fold, or None where the journal is refused."""
         place = self.place
@@ -135,6 +148,9 @@ class _Verifying:
             return None
         except NewerVersion as refusal:
             self._say(rows.NEWER_JOURNAL, place.journal, expected="entries of this version", found=str(refusal))
+            return None
+        except Corrupt as refusal:
+            self._say(rows.BAD_SLOT, place.journal, expected="every slot, whole and in its place", found=str(refusal))
             return None
         except Unavailable as failure:
             self._say(rows.UNREADABLE_JOURNAL, place.journal, expected="a journal to read", found=str(failure))
@@ -198,20 +214,26 @@ class _Verifying:
                     )
 
     def _journal_names(self) -> Iterator[Finding]:
-        known = {f"{number:08d}.jsonl" for number in self.place.log.numbers()}
-        for name in self._names(self.place.journal):
-            if name not in known and name not in _JOURNAL_NAMES:
-                yield self._stranger(f"{self.place.journal}/{name}", expected="segments and the lock")
+        place = self.place
+        expected = "slots and their cache" if place.remote else "segments and the lock"
+        known = frozenset(_JOURNAL_NAMES)
+        if not place.remote:
+            known |= {f"{number:08d}.jsonl" for number in place.log.numbers()}
+        for name in self._names(place.journal):
+            if name not in known and not (place.remote and _SLOT_NAME.fullmatch(name)):
+                yield self._stranger(f"{place.journal}/{name}", expected=expected)
 
     # --- beside the checkpoints ---------------------------------------------------------------------------
 
-    def _pointer(self, state: State | None, names: tuple[str, ...]) -> Iterator[Finding]:
+    def _pointer(self, state: State | None, names: tuple[str, ...], *, copied: bool) -> Iterator[Finding]:
         disk, path = self.place.disk, f"{self.place.checkpoints}/{POINTER}"
         where = disk.where(path)
         target = state.pointer.target if state is not None else None
         try:
             raw = disk.read(path, limit=4096)
         except FileNotFoundError:
+            if copied:
+                return  # an archive has none
             if target is not None or (state is None and any(parse_iteration(name) is not None for name in names)):
                 written = state is None or (state.pointer.at is not None and self.writer is None)
                 row = rows.POINTER_MISSING if written else rows.POINTER_PENDING

@@ -19,6 +19,7 @@ from typing import Self
 from attrs import frozen
 from typing_extensions import Buffer
 
+from milepost.engines.archive.declaration import DECLARATION
 from milepost.engines.archive.receipt import TEMPORARY
 from milepost.engines.checkpoints import generations, released
 from milepost.engines.checkpoints.manifest import (
@@ -41,7 +42,7 @@ from milepost.journal.forensics.findings import Finding, finding
 from milepost.journal.forensics.marks import Promised, examine_generations, examine_marker, examine_release
 from milepost.journal.forensics.reading import Kind
 from milepost.transitions.errors import Corrupt, NewerVersion
-from milepost.transitions.values import FileDigest
+from milepost.transitions.values import FileDigest, SaveId
 
 Advance = Callable[[int, int], None]
 """Told how many bytes of how many are hashed."""
@@ -85,7 +86,7 @@ def examine(disk: Disk, path: str, promised: Promised) -> tuple[list[Finding], l
     if save is not None:
         files = save.files
     owner = save.id if save is not None else manifest.save if manifest is not None else None
-    known = {MANIFEST if promised.kind is Kind.CHECKPOINT else ARTIFACT, RECEIPT, TEMPORARY}
+    known = {MANIFEST if promised.kind is Kind.CHECKPOINT else ARTIFACT, RECEIPT, TEMPORARY, DECLARATION}
     optional: tuple[str, ...] = ()
     if promised.kind is Kind.CHECKPOINT:
         known |= {*generations.names, RELEASED, SUCCESS}
@@ -105,7 +106,7 @@ def examine(disk: Disk, path: str, promised: Promised) -> tuple[list[Finding], l
         elif seen is not None:
             found.append(seen)
     if files:
-        found += _unlisted(disk, path, known, files)
+        found += _unlisted(disk, path, known, files, owner=owner)
     return found, pending
 
 
@@ -115,7 +116,7 @@ def hash_all(disk: Disk, pending: list[Pending], *, advance: Advance) -> Iterato
     for one in pending:
         try:
             digest = _digest(disk, one, partial(_advance, advance, before, total))
-        except OSError as error:
+        except (Corrupt, OSError) as error:  # in a bucket, one that was replaced meanwhile is corrupt
             yield finding(
                 rows.FILE_UNREADABLE, disk.where(one.path), expected=f"{one.file.size} bytes", found=str(error)
             )
@@ -179,7 +180,9 @@ def _look(disk: Disk, one: Pending, promised: Promised, *, optional: bool) -> Pe
     return one
 
 
-def _unlisted(disk: Disk, path: str, known: set[str], files: Sequence[FileDigest]) -> Iterator[Finding]:
+def _unlisted(
+    disk: Disk, path: str, known: set[str], files: Sequence[FileDigest], *, owner: SaveId | None
+) -> Iterator[Finding]:
     """What lies in a published directory, or in one of its own, and belongs to nothing that it promised (INV-02)."""
     folders = folders_of(file.path for file in files)
     known = known | {file.path for file in files} | set(folders)
@@ -193,8 +196,19 @@ def _unlisted(disk: Disk, path: str, known: set[str], files: Sequence[FileDigest
             continue
         for name, stat in strangers:
             row = rows.SYMLINK if stat is not None and stat.kind == "symlink" else rows.FILE_UNLISTED
+            if _is_of_another_attempt(name, owner):
+                row = rows.ATTEMPT_LEFTOVER
             where = disk.where(f"{here}/{name}")
             yield finding(row, where, expected="the manifest and what it lists", found="a name that it does not list")
+
+
+def _is_of_another_attempt(name: str, owner: SaveId | None) -> bool:
+    """Whether another attempt at this step made it, who wrote to a bucket: there its id is in the names."""
+    try:
+        made = SaveId.parse(name.partition("__")[0])
+    except ValueError:
+        return False
+    return owner is not None and made.step == owner.step and made != owner
 
 
 def _below(folder: str, name: str) -> str:

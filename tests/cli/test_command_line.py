@@ -92,7 +92,7 @@ def test_what_is_no_run_is_refused_as_usage_with_what_to_name_instead(
     for run, words in (
         (tmp_path / "nowhere", "expected a run directory, found nothing"),
         (tmp_path, "found one without journal/"),
-        ("s3://bucket/run", "object stores are not in this version"),
+        ("s3://", "no address: an empty key names no object"),
     ):
         answer = milepost(verb, run, *more)
         assert (answer.code, answer.out) == (2, "")

@@ -237,7 +237,6 @@ def test_the_table_of_knobs_says_type_default_and_what_is_not_built() -> None:
     )
     assert [row.key for row in rows.values() if not row.built] == [
         "rl.checkpoint_store.backend",
-        "rl.upload.enabled",
     ]
     assert rows["run.output_root"].default == "$IMAGINAIRE_OUTPUT_ROOT, else ./outputs"
     assert rows["rl.keep_optim_last"].default == "null"

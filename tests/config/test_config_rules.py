@@ -124,7 +124,7 @@ def test_a_refused_combination_says_what_was_found_on_each_side_and_why() -> Non
 @pytest.mark.parametrize(
     ("key", "rl"),
     [
-        ("rl.upload.enabled", {"upload": {"enabled": True, "bucket": "my-archive"}}),
+        ("rl.checkpoint_store.backend", {"checkpoint_store": DIRECT, "checkpoint_format": "dcp"}),
     ],
 )
 def test_a_knob_without_its_engine_is_refused_and_the_message_says_what_to_set(key: str, rl: dict[str, Any]) -> None:
@@ -146,6 +146,7 @@ def test_what_is_built_is_accepted() -> None:
         "emergency_checkpoint_components": "run",
         "keep_optim_last": 2,
         "keep_model_last": 3,
+        "upload": {"enabled": True, "bucket": "my-archive"},
         "validation": {"every_steps": 200, "save_checkpoint": True, "source": "held out"},
     }
     config = Config.load({"rl": rl})

@@ -47,7 +47,7 @@ def place_of(golden: Path) -> Place:
 
 
 def test_there_is_a_golden_run_of_every_version_of_the_formats() -> None:
-    assert VERSIONS == ["0.1", "0.2", "0.3"]
+    assert VERSIONS == ["0.1", "0.2", "0.3", "0.4"]
 
 
 def test_a_golden_journal_folds_to_the_state_that_it_had(golden: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from milepost.engines.buckets.remote import OpenRemote
 from milepost.engines.disks import Disk
 from milepost.engines.slots import Slot, SteppedSlot
 from milepost.engines.termination import Termination
@@ -114,6 +115,7 @@ def train(
     validate: Validate | None = None,
     keep_fn: KeepFn | None = None,
     rows: int = 12,
+    remotes: OpenRemote | None = None,
 ) -> tuple[Training, Journal]:
     """Open, train up to `until`, close. `each` runs inside the body of every step."""
     training = Training(rows)
@@ -125,6 +127,7 @@ def train(
         slot=slot or SteppedSlot(),
         watch=watch or FakeWatch(),
         ambient=ambient or StillAmbient(),
+        remotes=remotes,
         environ={},
     ) as journal:
         for step in journal.steps(until=until, validate=validate):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from milepost.journal.forensics.sentences import SENTENCES, sentence, step_of
+from milepost.transitions.archiving import ArchiveDeclared, ArchiveFailed, ArchiveMarked
 from milepost.transitions.boundary import BoundaryOpened, RolesResumed, RoleStored, RoleUpdated
 from milepost.transitions.machine import RECORDS, Record
 from milepost.transitions.retention import Part, Pruned, PruneFailed, PruneOpened
@@ -61,6 +62,19 @@ SAID: tuple[tuple[Record, str], ...] = (
     (
         PublicationCompleted(save=SAVE),
         "iter_000000010 says that it is published: its validation is complete",
+    ),
+    (
+        ArchiveDeclared(save=SAVE, plan=FULL, destination="s3://archive/run/checkpoints", strict=True),
+        "iter_000000010 is to be archived at s3://archive/run/checkpoints; its publication waits for that",
+    ),
+    (
+        ArchiveMarked(save=SAVE, files=4, size=321, sent=2),
+        "iter_000000010 is archived: 4 files of 321 bytes are proven there, 2 of them were sent now, and the receipt "
+        "lies beside the local copy",
+    ),
+    (
+        ArchiveFailed(save=SAVE, code="Unavailable", detail="no answer"),
+        "iter_000000010 was not archived (Unavailable: no answer); the local copy is untouched",
     ),
     (
         PruneOpened(save=SAVE, part=Part.OPTIMIZER, files=("optim.pt",), why="keep_optim_last=1"),

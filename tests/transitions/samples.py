@@ -14,7 +14,26 @@ from typing import Any
 from attrs import evolve
 from rpds import HashTrieMap
 
-from milepost.transitions import boundary, emergency, pointing, retention, run, saving, sweeping, updates, validation
+from milepost.transitions import (
+    archiving,
+    boundary,
+    emergency,
+    pointing,
+    retention,
+    run,
+    saving,
+    sweeping,
+    updates,
+    validation,
+)
+from milepost.transitions.archiving import (
+    Archive,
+    ArchiveDeclared,
+    ArchiveFailed,
+    ArchiveMarked,
+    ArchiveStage,
+    Archiving,
+)
 from milepost.transitions.boundary import (
     Boundary,
     BoundaryOpened,
@@ -36,7 +55,15 @@ from milepost.transitions.retention import (
     PruneStage,
     Retention,
 )
-from milepost.transitions.run import OpenRun, Run, RunEnded, RunOpened, RunResumed, RunStage, SegmentOpened
+from milepost.transitions.run import (
+    OpenRun,
+    Run,
+    RunEnded,
+    RunOpened,
+    RunResumed,
+    RunStage,
+    SegmentOpened,
+)
 from milepost.transitions.saving import (
     ArtifactSealed,
     ComponentStored,
@@ -99,6 +126,7 @@ ROOMS: Mapping[str, ModuleType] = {
     "saving": saving,
     "boundary": boundary,
     "validation": validation,
+    "archiving": archiving,
     "retention": retention,
     "pointer": pointing,
     "debris": sweeping,
@@ -221,6 +249,30 @@ def validation_in(stage: ValidationStage) -> Validation:
     return Validation(stage=stage, save=None if stage is ValidationStage.IDLE else SAVE)
 
 
+DESTINATION = "s3://archive/project/group/run/checkpoints"
+INTERRUPTED = "its writer ended before it was complete"
+ARCHIVED = ArchiveMarked(save=SAVE, files=4, size=321, sent=2)
+
+
+def archiving_in(stage: ArchiveStage, *, of: SaveId = SAVE, strict: bool = False) -> Archiving:
+    """Archiving whose one archive, of the checkpoint `of`, is in the stage; a failed one was interrupted."""
+    if stage is ArchiveStage.NONE:
+        return Archiving()
+    if stage is ArchiveStage.MARKED:
+        return Archiving(marked=HashTrieMap({of: evolve(ARCHIVED, save=of)}))
+    failed = stage is ArchiveStage.FAILED
+    archive = Archive(
+        save=of,
+        plan=FULL,
+        destination=DESTINATION,
+        strict=strict,
+        stage=stage,
+        code="interrupted" if failed else "",
+        detail=INTERRUPTED if failed else "",
+    )
+    return Archiving(open=(archive,))
+
+
 PARTS: Mapping[str, Mapping[Any, Any]] = {
     "run": {
         RunStage.UNOPENED: Run(),
@@ -233,6 +285,7 @@ PARTS: Mapping[str, Mapping[Any, Any]] = {
     "saving": {stage: saving_in(stage) for stage in SaveStage},
     "boundary": {stage: boundary_in(stage) for stage in BoundaryStage},
     "validation": {stage: validation_in(stage) for stage in ValidationStage},
+    "archiving": {stage: archiving_in(stage) for stage in ArchiveStage},
     "retention": {stage: retention_in(stage) for stage in PruneStage},
     "pointer": {
         PointerStage.NOWHERE: Pointer(),
@@ -260,6 +313,8 @@ _NEEDS: Mapping[type, Mapping[str, Enum]] = {
     EvaluationPassed: {"validation": ValidationStage.EVALUATING},
     PublicationPended: {"validation": ValidationStage.PASSED},
     PublicationCompleted: {"validation": ValidationStage.PUBLISHING},
+    ArchiveMarked: {"archiving": ArchiveStage.DECLARED},
+    ArchiveFailed: {"archiving": ArchiveStage.DECLARED},
     Pruned: {"retention": PruneStage.OPEN},
     PruneFailed: {"retention": PruneStage.OPEN},
     EmergencyCovered: {"emergency": EmergencyStage.OBSERVED},
@@ -312,6 +367,9 @@ _RECORDS: Mapping[type, Callable[[State], Record]] = {
     EvaluationPassed: lambda state: EvaluationPassed(save=SAVE),
     PublicationPended: lambda state: PublicationPended(save=SAVE),
     PublicationCompleted: lambda state: PublicationCompleted(save=SAVE),
+    ArchiveDeclared: lambda state: ArchiveDeclared(save=SAVE, plan=FULL, destination=DESTINATION, strict=False),
+    ArchiveMarked: lambda state: ARCHIVED,
+    ArchiveFailed: lambda state: ArchiveFailed(save=SAVE, code="interrupted", detail=INTERRUPTED),
     PruneOpened: lambda state: PruneOpened(
         save=SAVE, part=Part.OPTIMIZER, files=("optimizer.pt",), why="it is number 2 from the newest"
     ),

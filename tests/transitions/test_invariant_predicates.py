@@ -8,6 +8,7 @@ import pytest
 from attrs import evolve as replaced
 from rpds import HashTrieMap
 
+from milepost.transitions.archiving import ArchiveStage
 from milepost.transitions.boundary import Boundary, BoundaryStage
 from milepost.transitions.invariants import ON_SEALED, ON_STATE, ON_STEP, Violation, violations
 from milepost.transitions.machine import State, initial
@@ -26,6 +27,7 @@ from tests.transitions.samples import (
     RESUMED_RUN,
     ROLES,
     SAVE,
+    archiving_in,
     boundary_in,
     published,
     resumed,
@@ -252,6 +254,21 @@ BAD_STATES: dict[str, tuple[State, str, str]] = {
         "INV-12",
         "1 attempts, 0 applied + 0 skipped",
     ),
+    "an archive of nothing": (
+        replaced(GOOD, archiving=archiving_in(ArchiveStage.DECLARED, of=OLDER)),
+        "INV-07",
+        "save 5.1.1 is archived, and it is not published",
+    ),
+    "an archive of another attempt at the step": (
+        replaced(GOOD, archiving=archiving_in(ArchiveStage.MARKED, of=SaveId(10, 1, 2))),
+        "INV-07",
+        "save 10.1.2 is archived, and it is not published",
+    ),
+    "a pending checkpoint is archived": (
+        replaced(PENDING, archiving=archiving_in(ArchiveStage.MARKED, of=OLDER)),
+        "INV-07",
+        "5.1.1 was archived while its validation is evaluating",
+    ),
     "a run ended with a save open": (
         State(run=PARTS["run"][RunStage.ENDED], saving=WRITING),
         "INV-14",
@@ -358,6 +375,16 @@ BAD_STEPS: dict[str, tuple[State, State, str, str]] = {
         GOOD,
         "INV-07",
         "the validation of None was completed; pending was None",
+    ),
+    "what its archive is owed is completed": (
+        replaced(PENDING, archiving=archiving_in(ArchiveStage.FAILED, of=OLDER, strict=True)),
+        replaced(
+            PENDING,
+            validation=Validation(completed=OLDER),
+            archiving=archiving_in(ArchiveStage.FAILED, of=OLDER, strict=True),
+        ),
+        "INV-07",
+        "the validation of 5.1.1 was completed before its archive was",
     ),
     "what the run was resumed from is pruned": (
         FROM_OLDER,

@@ -21,6 +21,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from milepost.transitions.archiving import (
+    ArchiveSave,
+    ArchiveStage,
+    DeclareArchive,
+    ReportArchived,
+    ReportArchiveFailed,
+    RetryArchives,
+)
 from milepost.transitions.boundary import BoundaryOpened, ReportRole
 from milepost.transitions.emergency import CoverEmergency, ObserveTermination
 from milepost.transitions.errors import Refused
@@ -83,11 +91,12 @@ from milepost.transitions.values import (
     RoleClocks,
     SaveId,
 )
-from tests.transitions.samples import BOTH_ROLES, MANIFEST, PARTIAL, open_run_command, stored_of
+from tests.transitions.samples import BOTH_ROLES, DESTINATION, MANIFEST, PARTIAL, open_run_command, stored_of
 
 STEPS = st.integers(min_value=-1, max_value=8)
 PLANS = st.sampled_from([FULL, FULL, FULL, PARTIAL, (Component.MODEL,)])
 SOME_STEPS = st.lists(st.integers(min_value=0, max_value=8), max_size=3).map(tuple)
+ARCHIVE_ENDS = st.sampled_from(["failed", "marked", "declared"])
 ENDS = st.sampled_from(["failed", "passed", "marked", "sealed", "opened"])
 EVALUATED = ("failed", "passed", "marked")
 
@@ -132,13 +141,24 @@ class Histories(RuleBasedStateMachine):
 
     # --- the trainer ------------------------------------------------------------------------------------------
 
-    @initialize(ends=st.lists(ENDS, max_size=4), several=st.booleans(), in_parts=st.booleans())
-    def begin(self, ends: list[str], several: bool, in_parts: bool) -> None:
+    @initialize(
+        ends=st.lists(ENDS, max_size=4),
+        several=st.booleans(),
+        in_parts=st.booleans(),
+        artifact=st.booleans(),
+        archives=st.none() | ARCHIVE_ENDS,
+    )
+    def begin(self, ends: list[str], several: bool, in_parts: bool, artifact: bool, archives: str | None) -> None:
         """Nothing at all, or a run with some checkpoints: retention needs several before it does anything."""
         self.several, self.in_parts = several, in_parts
         for end in ends:
             self.start_again()
             self.boundary(plan=FULL, pending=end in EVALUATED, end=end)
+            if archives is not None and self.state.saving.newest is not None:
+                self.archive(step=self.state.saving.newest.step, plan=FULL, end=archives)
+        if artifact:
+            self.start_again()
+            self.boundary(plan=PARTIAL, pending=False, end="sealed")
 
     @rule()
     def open_run(self) -> None:
@@ -203,12 +223,13 @@ class Histories(RuleBasedStateMachine):
         if end == "marked":
             self.drain()
 
-    @rule(step=st.none() | STEPS, passes=st.booleans())
-    def evaluate(self, step: int | None, passes: bool) -> None:
+    @rule(step=st.none() | STEPS, passes=st.booleans(), strict=st.booleans())
+    def evaluate(self, step: int | None, passes: bool, strict: bool = False) -> None:
         """The step that has to be evaluated, or any other."""
         asked = [save.step for save in obligations(self.state)]
         step = step if step is not None else next(iter(asked), 0)
-        took = self.ask(ReportPassed(step=step) if passes else ReportFailed(step=step, detail="ValueError"))
+        report = ReportPassed(step=step, archive=DESTINATION if strict else "")
+        took = self.ask(report if passes else ReportFailed(step=step, detail="ValueError"))
         assert took is None or asked == [step]
 
     @rule(
@@ -247,6 +268,26 @@ class Histories(RuleBasedStateMachine):
         for effect in due(self.state):
             if isinstance(effect, PrunePart) and end != "opened":
                 self.perform(effect, fails=end == "failed")
+
+    @rule(step=STEPS, plan=PLANS, end=ARCHIVE_ENDS)
+    def archive(self, step: int, plan: Plan, end: str) -> None:
+        before = self.state
+        took = self.ask(DeclareArchive(step=step, plan=plan, destination=DESTINATION))
+        if took is not None:
+            save = before.saving.holds(step, plan)
+            assert save is not None
+            assert save.id != before.validation.pending
+            known = before.archiving.of(save.id)
+            wanted = save.id not in before.archiving.marked and (known is None or known.stage is ArchiveStage.FAILED)
+            assert bool(took) is wanted
+        for effect in due(self.state):
+            if isinstance(effect, ArchiveSave) and end != "declared":
+                self.perform(effect, fails=end == "failed")
+
+    @rule()
+    def try_what_failed_again(self) -> None:
+        if self.ask(RetryArchives(destination=DESTINATION)) is not None:
+            assert all(one.stage is ArchiveStage.DECLARED for one in self.state.archiving.open)
 
     @rule(outcome=st.sampled_from([None, ApplyUpdate(), SkipUpdate(why="inf"), AbortUpdate(why="left")]))
     def update(self, outcome: Command | None) -> None:
@@ -320,6 +361,12 @@ class Histories(RuleBasedStateMachine):
             return ReportPointed(save=effect.save)
         if isinstance(effect, MarkGeneration):
             return ReportMarked(save=effect.save, generation=effect.generation)
+        if isinstance(effect, ArchiveSave):
+            pending = self.state.validation.pending == effect.save
+            assert not pending or (effect.save, Generation.PUBLICATION_PENDING) in self.marks
+            if fails:
+                return ReportArchiveFailed(save=effect.save, code="Unavailable", detail="")
+            return ReportArchived(save=effect.save, files=4, size=321, sent=2)
         if isinstance(effect, PrunePart) and fails:
             return ReportPruneFailed(save=effect.save, part=effect.part, detail="EIO")
         if isinstance(effect, PrunePart):
@@ -349,7 +396,8 @@ class Histories(RuleBasedStateMachine):
         assert due(self.state) == ()
         assert not self.state.saving.open
         assert self.state.pointer.at == self.state.saving.newest
-        assert self.state.validation.stage in (ValidationStage.IDLE, ValidationStage.EVALUATING)
+        if not self.state.archiving.owes(self.state.validation.pending):
+            assert self.state.validation.stage in (ValidationStage.IDLE, ValidationStage.EVALUATING)
 
     # --- what always holds ------------------------------------------------------------------------------------
 

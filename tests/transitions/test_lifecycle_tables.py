@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve as replaced
 
 from milepost.transitions import saving
+from milepost.transitions.archiving import ArchiveStage
 from milepost.transitions.boundary import BoundaryStage
 from milepost.transitions.errors import IllegalTransition
 from milepost.transitions.machine import DECIDE, EVOLVE, RECORDS, Command, Record, State, evolve
@@ -29,6 +30,7 @@ NOT_INTENDED = frozenset(ValidationStage) - {ValidationStage.INTENDED}
 PASSES_BY: dict[tuple[str, type], frozenset[Enum]] = {
     ("saving", RunOpened): frozenset({SaveStage.NONE, SaveStage.SEALED, SaveStage.ABANDONED}),
     ("retention", RunOpened): frozenset({PruneStage.NONE, PruneStage.GONE}),
+    ("archiving", RunOpened): frozenset({ArchiveStage.NONE, ArchiveStage.MARKED}),
     ("boundary", SaveSealed): frozenset({BoundaryStage.APART}),
     ("boundary", SaveAbandoned): frozenset({BoundaryStage.APART}),
     ("validation", SaveSealed): NOT_INTENDED,
@@ -41,7 +43,7 @@ def name(value: object) -> str:
 
 
 def stage_of(state: State, room: str) -> Enum:
-    """The room's stage; for saves and prunes the stage of `SAVE`, wherever the state keeps it."""
+    """The room's stage; for saves, prunes and archives the stage of `SAVE`, wherever the state keeps it."""
     if room == "saving":
         published = state.saving.sealed.get(SAVE.step) or state.saving.artifacts.get(SAVE.step)
         if state.saving.open or published:
@@ -51,6 +53,10 @@ def stage_of(state: State, room: str) -> Enum:
         if state.retention.open:
             return state.retention.open[0].stage
         return PruneStage.GONE if SAVE.step in state.retention.released else PruneStage.NONE
+    if room == "archiving":
+        if (archive := state.archiving.of(SAVE)) is not None:
+            return archive.stage
+        return ArchiveStage.MARKED if SAVE in state.archiving.marked else ArchiveStage.NONE
     found = getattr(state, room).stage
     assert isinstance(found, Enum)
     return found
