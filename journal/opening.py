@@ -140,7 +140,6 @@ def open_attempt(
             )
         )
         driver.drain()
-        _require_archived(driver)
         close = undo.pop_all().close
     before, after = folded.state.validation.completed, driver.state.validation.completed
     return Opened(
@@ -173,8 +172,8 @@ def _archiver(
     )
 
 
-def _require_archived(driver: Driver) -> None:
-    """A publication that an earlier writer left pending is completed before anything goes on."""
+def require_archived(driver: Driver) -> None:
+    """`Unavailable` where a publication that an earlier writer left pending could not be completed."""
     pending = driver.state.validation.pending
     if pending is not None and driver.state.archiving.owes(pending):
         raise unpublished(driver.state, pending)

@@ -19,7 +19,7 @@ from milepost.engines.slots import Slot
 from milepost.journal.config import Config
 from milepost.journal.config.kinds import shown
 from milepost.journal.leading import Leading
-from milepost.journal.opening import open_attempt
+from milepost.journal.opening import open_attempt, require_archived
 from milepost.journal.restoring import Restoring, Resumption
 from milepost.journal.saves import KeepFn, LoopState
 from milepost.transitions.errors import Misconfigured
@@ -67,6 +67,7 @@ def start(
     attempt = resolve(disk, home, resume=config.resume, run_ts=config.run_ts, ambient=ambient)
     opened = open_attempt(config, attempt, disk=disk, ambient=ambient, world_size=crew.size, remotes=remotes)
     try:
+        require_archived(opened.driver)
         place = Place(root=disk.where(""), path=attempt.path, algorithm=config.digest, crc32=config.archive_crc32)
         company.assign(place, form=config.checkpoint_format, timeout_s=config.rank_timeout_s)
         resumption = Restoring(

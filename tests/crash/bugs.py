@@ -100,8 +100,9 @@ SAID = """if pending:
     said = Generation.EVALUATION_PENDING
     self._write(f"{staged}/{generations.name_of(said)}", generations.encode(manifest.save, said))"""
 UNPENDED = "if not pending:"
-PASSED = "self._driver.submit(ReportPassed(step=step))"
-EVALUATED = f"{PASSED}\nself._complete(step)"
+PASSED = "self._driver.submit(ReportPassed(step=step, archive=self._saves.destination))"
+EVALUATED = "self._publish(step)"
+COMPLETED = "self._driver.drain()\nself._complete(step)"
 REOPENED = 'return evolve(validation, stage=follow(TABLE, validation.stage, record, of="the validation"))'
 FAILED = "return _with(retention, evolve(prune, stage=follow(TABLE, prune.stage, record, of=_called(prune))))"
 THERE = "if self.disk.stat(final) is not None:"
@@ -423,12 +424,12 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "an evaluation counts as passed before it ran",
         f"{BOUNDARIES}._evaluate",
-        ((EVALUATED, "self._complete(step)"), (UNPENDED, f"if pending:\n    {PASSED}\n{UNPENDED}")),
+        ((EVALUATED, COMPLETED), (UNPENDED, f"if pending:\n    {PASSED}\n{UNPENDED}")),
     ),
     Bug(
         "a checkpoint is announced before its evaluation",
         f"{BOUNDARIES}._evaluate",
-        ((EVALUATED, "pass"), (UNPENDED, f"if pending:\n    {PASSED}\n    self._complete(step)\n{UNPENDED}")),
+        ((EVALUATED, "pass"), (UNPENDED, f"if pending:\n    self._publish(step)\n{UNPENDED}")),
     ),
     Bug(
         "an evaluation that failed counts as passed",
