@@ -17,9 +17,7 @@ from typing import NoReturn, Self
 from attrs import frozen
 from typing_extensions import Buffer
 
-from milepost.engines import buckets
 from milepost.engines.buckets import Bucket, Version
-from milepost.engines.buckets.keys import check_key
 from milepost.engines.disks import Lock, Sink, Stat
 
 _LAST = "\U0010fffd"
@@ -57,27 +55,22 @@ class BucketDisk:
     _bucket: Bucket
 
     def open(self, path: str, *, bulk: bool = False) -> _Object:
-        check_key(path)
-        stat = self._stat(path)
+        stat = self._bucket.stat(path)
         if stat is None:
             raise self._missing(path)
         return _Object(bucket=self._bucket, key=path, size=stat.size, version=stat.version)
 
     def read(self, path: str, *, limit: int) -> bytes:
-        check_key(path)
-        stat = self._stat(path)
-        if stat is None:
-            raise self._missing(path)
-        if stat.size > limit:
-            raise OSError(errno.EFBIG, f"{stat.size} bytes, at most {limit} are read", self.where(path))
+        with self.open(path) as source:
+            if source.size > limit:
+                raise OSError(errno.EFBIG, f"{source.size} bytes, at most {limit} are read", self.where(path))
         data, _ = self._bucket.read(path, limit=limit)
         return data
 
     def stat(self, path: str) -> Stat | None:
         """Size and kind; the time is 0, as stores have no time that means the writer's, and so is the inode."""
         if path:
-            check_key(path)
-            found = self._stat(path)
+            found = self._bucket.stat(path)
             if found is not None:
                 return Stat(kind="file", size=found.size, mtime_s=0.0, inode=0)
             if not self._bucket.keys(f"{path}/", limit=1):
@@ -87,8 +80,6 @@ class BucketDisk:
     def names(self, path: str) -> tuple[str, ...]:
         """The names in a directory; one request for each directory in it and for each page of files."""
         start = f"{path}/" if path else ""
-        if path:
-            check_key(path)
         found: set[str] = set()
         after = ""
         while page := self._bucket.keys(start, after=after):
@@ -140,9 +131,6 @@ class BucketDisk:
 
     def lock(self, path: str) -> Lock:
         self._refuse(path)
-
-    def _stat(self, path: str) -> buckets.Stat | None:
-        return self._bucket.stat(path)
 
     def _missing(self, path: str) -> FileNotFoundError:
         return FileNotFoundError(errno.ENOENT, "nothing is there", self.where(path))

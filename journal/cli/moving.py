@@ -24,7 +24,7 @@ from milepost.engines.archive.streaming import Progress, Told, untold
 from milepost.engines.buckets.probe import probe as probe_store
 from milepost.engines.buckets.remote import Destination, Remote, open_remote
 from milepost.engines.disks.local import LocalDisk
-from milepost.journal.cli.rendering import as_json, print_json, print_table
+from milepost.journal.cli.rendering import as_json, credentials_option, print_json, print_table
 from milepost.journal.forensics.sentences import size
 from milepost.transitions.errors import Corrupt, NewerVersion, Refused
 
@@ -33,16 +33,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _AMBIENT = SystemAmbient()
 
 
-def _credentials(
-    name: str = "--credentials", *, meaning: str = "A JSON file; else what boto3 finds."
-) -> Callable[[F], F]:
-    return click.option(name, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=meaning)
-
-
 @click.command()
 @click.argument("directory", type=click.Path())
 @click.argument("into", metavar="S3://BUCKET/PREFIX")
-@_credentials()
+@credentials_option()
 @as_json
 def publish(directory: str, into: str, *, credentials: Path | None, as_json: bool) -> None:
     """Archive DIRECTORY, a published iter_* of either tree, as <PREFIX>/iter_*; safe to call again.
@@ -77,7 +71,7 @@ def publish(directory: str, into: str, *, credentials: Path | None, as_json: boo
 @click.command()
 @click.argument("source", metavar="S3://BUCKET/PREFIX/ITER_*")
 @click.argument("target", type=click.Path())
-@_credentials()
+@credentials_option()
 @as_json
 def fetch(source: str, target: str, *, credentials: Path | None, as_json: bool) -> None:
     """Fetch an archived checkpoint or artifact into the new directory TARGET; its parent has to exist.
@@ -117,7 +111,7 @@ class AllPruned:
 
 @click.command(name="prune-verified")
 @click.argument("paths", nargs=-1, required=True, type=click.Path())
-@_credentials()
+@credentials_option()
 @as_json
 @click.pass_context
 def pruned(ctx: click.Context, paths: tuple[str, ...], *, credentials: Path | None, as_json: bool) -> None:
@@ -163,8 +157,8 @@ def pruned(ctx: click.Context, paths: tuple[str, ...], *, credentials: Path | No
 @click.command()
 @click.argument("source", metavar="S3://BUCKET/PREFIX")
 @click.argument("target", metavar="S3://BUCKET/PREFIX")
-@_credentials()
-@_credentials("--target-credentials", meaning="Those of the target, where it is another store.")
+@credentials_option()
+@credentials_option("--target-credentials", meaning="Those of the target, where it is another store.")
 @as_json
 def copy(
     source: str, target: str, *, credentials: Path | None, target_credentials: Path | None, as_json: bool
@@ -190,7 +184,7 @@ def copy(
 @click.command()
 @click.argument("source", metavar="S3://BUCKET/PREFIX")
 @click.argument("target", type=click.Path())
-@_credentials()
+@credentials_option()
 @as_json
 def download(source: str, target: str, *, credentials: Path | None, as_json: bool) -> None:
     """Download everything below an address to the same names below TARGET; safe to call again.
@@ -242,7 +236,7 @@ class Probed:
 
 @click.command()
 @click.argument("address", metavar="S3://BUCKET/PREFIX")
-@_credentials()
+@credentials_option()
 @as_json
 @click.pass_context
 def probe(ctx: click.Context, address: str, *, credentials: Path | None, as_json: bool) -> None:

@@ -53,10 +53,10 @@ def prune(
     Each checkpoint is listed, newest first, as a whole and its optimizer by itself: whether it stays, and why. The
     newest, what is pending and all artifacts always stay. A keep_fn of the training program is not known here: where
     there is one, say --keep-optim-last 0. With rl.upload.enabled only what has the receipt of an archive goes. This
-    is a start of the run that trains nothing: it takes
-    the lock (a live run is busy), settles what a killed writer left, and is recorded as an epoch of its own. Where
-    nothing has to go the run is left as it is. Exits with 1 where something could not be deleted or the run is busy,
-    with 5 where its newest checkpoint is damaged: then nothing goes.
+    is a start of the run that trains nothing: it takes the lock (a live run is busy), settles what a killed writer
+    left, and is recorded as an epoch of its own. Where nothing has to go the run is left as it is. Exits with 1 where
+    something could not be deleted or the run is busy, with 5 where its newest checkpoint is damaged: then nothing
+    goes.
 
     \b
     Examples:

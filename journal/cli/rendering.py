@@ -23,17 +23,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, see above for its shape.")
 
 
+def credentials_option(
+    name: str = "--credentials", *, meaning: str = "A JSON file; else what boto3 finds."
+) -> Callable[[F], F]:
+    """The path of the credentials of a store, which every verb that may reach one has."""
+    return click.option(name, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=meaning)
+
+
+_run_credentials = credentials_option(meaning="For a run in a bucket: a JSON file; else what boto3 finds.")
+
+
 def run_argument(function: F) -> F:
     """RUN, --credentials and --json, which every verb that reads a run has."""
-    return click.argument("run", type=click.Path())(_credentials(as_json(function)))
-
-
-_credentials = click.option(
-    "--credentials",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="For a run in a bucket: a JSON file; else what boto3 finds.",
-)
+    return click.argument("run", type=click.Path())(_run_credentials(as_json(function)))
 
 
 def open_run(run: str, credentials: Path | None = None) -> Place:
