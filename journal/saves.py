@@ -70,6 +70,7 @@ class Saves:
         """Save `plan` of the state after `step`. Published when this returns, or under way in the slot."""
         self.finalize()
         background = self._config.save_async and not pending and reason in (Reason.CADENCE, Reason.REQUESTED)
+        background = background and not self._opened.place.direct  # its commit is synchronous, by the contract
         said = self._loop_state() if callable(self._loop_state) else self._loop_state
         asked = OpenSave(
             step=step, plan=plan, reason=reason, mode=Mode.SYNCHRONOUS, pending=pending, loop_state=loop_values(said)
