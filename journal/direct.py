@@ -19,7 +19,6 @@ Source: the checkpointing contract, "Primary checkpoint store versus archive upl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import datetime
 
@@ -45,11 +44,10 @@ from milepost.journal.driver import Driver
 from milepost.journal.log.entries import LINE_LIMIT_BYTES, unpack
 from milepost.journal.log.foldcache import FoldCache
 from milepost.journal.log.replay import Folded, fold
-from milepost.journal.opening import LOCK, Opened, opening_by, require_archived, unusable
+from milepost.journal.opening import LOCK, Opened, opening_by, unusable
 from milepost.transitions.errors import Busy, Fenced, Refused, Unavailable
 from milepost.transitions.machine import State
 from milepost.transitions.run import RunStage
-from milepost.transitions.values import FileDigest, Plan, SaveId
 
 ROOT = "checkpoint-root.txt"
 
@@ -81,19 +79,6 @@ class _Home:
         return f"{self.place.checkpoints.rpartition('/')[2]}\n".encode()
 
 
-@frozen(kw_only=True)
-class _Leading(DirectCheckpoints):
-    """The leader's own: of which plan a save is, and so in which tree its payload lies, the journal says."""
-
-    plan_of: Callable[[SaveId], Plan]
-
-    def stage(self, save: SaveId, *, size: int, folders: tuple[str, ...] = (), plan: Plan | None = None) -> None:
-        super().stage(save, size=size, folders=folders, plan=plan or self.plan_of(save))
-
-    def put_bytes(self, save: SaveId, name: str, data: bytes, *, plan: Plan | None = None) -> FileDigest:
-        return super().put_bytes(save, name, data, plan=plan or self.plan_of(save))
-
-
 def open_direct(
     config: Config,
     attempt: Attempt,
@@ -121,15 +106,13 @@ def open_direct(
         _require_root(home)
         appender = log.claim()
         undo.callback(appender.close)
-        driver: Driver
-        checkpoints = _Leading(
+        checkpoints = DirectCheckpoints(
             bucket=home.bucket,
             root=home.place.checkpoints,
             artifacts=home.place.artifacts,
             fence=lambda: _require_unfenced(appender),
             algorithm=config.digest,
             crc32=config.archive_crc32,
-            plan_of=lambda save: next(one.plan for one in driver.state.saving.open if one.id == save),
         )
         folded = fold(log, witnesses=dict(checkpoints.witnesses()), below=appender.number, cache=cache)
         _require_free(home, folded)
@@ -154,7 +137,6 @@ def open_direct(
         driver.barrier()  # the claim (rule 1)
         _keep_names(home)
         driver.drain()
-        require_archived(driver)
         close = undo.pop_all().close
     before, after = folded.state.validation.completed, driver.state.validation.completed
     return Opened(

@@ -153,7 +153,6 @@ def open_attempt(
             )
         )
         driver.drain()
-        require_archived(driver)
         close = undo.pop_all().close
     before, after = folded.state.validation.completed, driver.state.validation.completed
     return Opened(
@@ -217,7 +216,7 @@ def _archiver(
 
 
 def require_archived(driver: Driver) -> None:
-    """A publication that an earlier writer left pending is completed before anything goes on."""
+    """`Unavailable` where a publication that an earlier writer left pending could not be completed."""
     pending = driver.state.validation.pending
     if pending is not None and driver.state.archiving.owes(pending):
         raise unpublished(driver.state, pending)

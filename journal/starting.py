@@ -19,7 +19,7 @@ from milepost.journal.config import Config
 from milepost.journal.config.kinds import shown
 from milepost.journal.direct import open_direct
 from milepost.journal.leading import Leading
-from milepost.journal.opening import open_attempt
+from milepost.journal.opening import open_attempt, require_archived
 from milepost.journal.restoring import Restoring, Resumption
 from milepost.journal.saves import KeepFn, LoopState
 from milepost.transitions.errors import Misconfigured
@@ -68,6 +68,7 @@ def start(
     opening = open_direct if config.checkpoint_store.backend == "object_store" else open_attempt
     opened = opening(config, attempt, disk=disk, ambient=ambient, world_size=crew.size, remotes=remotes)
     try:
+        require_archived(opened.driver)
         company.assign(opened.place, form=config.checkpoint_format, timeout_s=config.rank_timeout_s)
         resumption = Restoring(
             config=config,

@@ -85,8 +85,8 @@ _LAST = "\U0010fffd"
 class DirectCheckpoints:
     """Checkpoints below the key `root` of `bucket`, artifacts below `artifacts`. The bucket has no prefix of its own.
 
-    `fence` raises `Fenced` once a later writer claimed the run. `stage`, `put` and `put_bytes` of a save that is not
-    of the full plan are told its plan, which says in which tree its payload lies. Beside what `Checkpoints` says,
+    `fence` raises `Fenced` once a later writer claimed the run. The plan of a save says in which tree its
+    payload lies. Beside what `Checkpoints` says,
     every verb raises what the store raises (`Unavailable`, `Misconfigured`, `Corrupt`).
     """
 

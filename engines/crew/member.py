@@ -23,8 +23,7 @@ from milepost.engines.ambient import SystemAmbient
 from milepost.engines.buckets.remote import OpenRemote
 from milepost.engines.buckets.remote import remotes as real_remotes
 from milepost.engines.checkpoints import Checkpoints
-from milepost.engines.checkpoints.direct import DirectCheckpoints
-from milepost.engines.checkpoints.parts import BULK, full_name, split_name, tree_of
+from milepost.engines.checkpoints.parts import BULK, full_name, split_name
 from milepost.engines.checkpoints.source import CheckpointSource, open_file
 from milepost.engines.crew.orders import (
     Answer,
@@ -63,19 +62,6 @@ from milepost.transitions.values import FULL, FileDigest, Plan, SaveId
 if TYPE_CHECKING:  # most runs are of one process, and torch.distributed takes most of a second to import
     from milepost.engines.crew.gathering import Gatherer
     from milepost.engines.formats.dcp import Planner, Shards
-
-
-@frozen(kw_only=True)
-class _Source(CheckpointSource):
-    """A checkpoint whose small files may lie below `.posttrain/generations/`, as they do in a bucket."""
-
-    @property
-    def _trees(self) -> Mapping[str, Mapping[str, FileDigest]]:
-        """The files of each tree by the name that they have on a disk; where they lie, each says itself."""
-        return {
-            name: {f"{tree_of(path)}.pt" if path.endswith(".pt") else path: file for path, file in files.items()}
-            for name, files in super()._trees.items()
-        }
 
 
 @define(kw_only=True)
@@ -181,7 +167,7 @@ class Member:
             if order.manifest is None:
                 source = open_file(disk, order.path, world_size=role.size, rank=role.rank)
             else:
-                source = _Source(
+                source = CheckpointSource(
                     disk=disk,
                     path=order.path,
                     manifest=order.manifest,
@@ -329,7 +315,7 @@ class Member:
             if image.empty:
                 entries[full] = ()
                 continue
-            files.append(self._put(order.save, image, self._snapshot.plan))
+            files.append(self._assigned.checkpoints.put(order.save, image, plan=self._snapshot.plan))
             entries[full] = image.entries
         self._snapshot.shards.clear()
         return Stored(files=tuple(files), entries=entries)
@@ -358,14 +344,8 @@ class Member:
 
     def _writing(self, save: SaveId, images: list[Image], files: list[FileDigest], plan: Plan) -> Iterator[object]:
         for image in images:
-            files.append(self._put(save, image, plan))
+            files.append(self._assigned.checkpoints.put(save, image, plan=plan))
             yield image.name
-
-    def _put(self, save: SaveId, image: Image, plan: Plan) -> FileDigest:
-        checkpoints = self._assigned.checkpoints
-        if isinstance(checkpoints, DirectCheckpoints):
-            return checkpoints.put(save, image, plan=plan)
-        return checkpoints.put(save, image)
 
     # --- what is held -----------------------------------------------------------------------------------
 
