@@ -107,7 +107,8 @@ class Journal:
         """
         ambient = ambient or SystemAmbient()
         trainers, away = require_roles(config, trainer=trainer, roles=roles, loop_state=loop_state)
-        member = Member(trainers, disk=disk)
+        remotes = remotes or opened_by(ambient)
+        member = Member(trainers, disk=disk, remotes=remotes)
         watch = watch or TerminationWatch(
             grace_s=config.emergency_grace_s, environ=environ, now=lambda: ambient.now().timestamp()
         )
@@ -130,7 +131,7 @@ class Journal:
                         slot=slot or ThreadSlot(),
                         keep_fn=keep_fn,
                         loop_state=loop_state or {},
-                        remotes=remotes or opened_by(ambient),
+                        remotes=remotes,
                     )
                 )
                 return begun[0].facts

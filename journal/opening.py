@@ -20,20 +20,29 @@ from milepost.engines.archive.archiver import Archiver
 from milepost.engines.attempts import Attempt, make_directories
 from milepost.engines.buckets.remote import SCHEME, OpenRemote
 from milepost.engines.buckets.remote import remotes as opened_by
-from milepost.engines.checkpoints import released
+from milepost.engines.checkpoints import Checkpoints, released
 from milepost.engines.checkpoints.local import LocalCheckpoints
 from milepost.engines.disks import Disk, Lock
 from milepost.engines.logs import Appender, Log
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.perform import Engines
+from milepost.engines.places import (
+    ADDRESS,
+    ADDRESS_BYTES,
+    ARTIFACTS,
+    CHECKPOINTS,
+    Folder,
+    Place,
+    local_checkpoints,
+)
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
 from milepost.journal.log.foldcache import FoldCache
 from milepost.journal.log.replay import Folded, fold
 from milepost.journal.log.scan import Mark
-from milepost.transitions.errors import Busy, Corrupt, Fenced, MilepostError, Unavailable
+from milepost.transitions.errors import Busy, Corrupt, Fenced, MilepostError, Refused, Unavailable
 from milepost.transitions.machine import State
-from milepost.transitions.run import OpenRun
+from milepost.transitions.run import ClosedSegment, OpenRun
 from milepost.transitions.values import SaveId
 
 LOCK = "journal/lock"
@@ -45,17 +54,22 @@ FOLD_EVERY_BYTES = 8 << 20
 class Opened:
     """A run with one writer. `close` gives the lock back and closes the log.
 
-    `completed` is the checkpoint whose validation the opening completed, where an earlier writer had not.
+    `completed` is the checkpoint whose validation the opening completed, where an earlier writer had not. `disk` is
+    what the run's checkpoints are read on, and `where` the run's directory for people.
     """
 
     driver: Driver
     engines: Engines
-    checkpoints: LocalCheckpoints
+    checkpoints: Checkpoints
     log: Log
+    place: Place
+    disk: Disk
+    where: str
     close: Callable[[], None]
     completed: SaveId | None
     _cache: FoldCache
     _kept: Mark | None = None
+    _keep_log: Callable[[], None] | None = None
 
     @property
     def archived(self) -> tuple[int, ...] | None:
@@ -73,6 +87,8 @@ class Opened:
         if always or not near:
             self._cache.store(mark, state)
             self._kept = mark
+            if self._keep_log is not None:
+                self._keep_log()
 
 
 def open_attempt(
@@ -88,6 +104,13 @@ def open_attempt(
 
     `remotes` opens the archive's store; None: by real clients.
     """
+    place = Place(
+        within=Folder(root=disk.where("")),
+        checkpoints=f"{attempt.path}/{CHECKPOINTS}",
+        artifacts=f"{attempt.path}/{ARTIFACTS}",
+        algorithm=config.digest,
+        crc32=config.archive_crc32,
+    )
     log = SegmentLog(disk, folder=f"{attempt.path}/journal")
     cache = FoldCache(disk, folder=f"{attempt.path}/journal")
     with ExitStack() as undo:
@@ -97,26 +120,20 @@ def open_attempt(
         except BlockingIOError:
             raise Busy(_who(log, disk.where(attempt.path))) from None
         except OSError as error:
-            raise _unusable(disk, attempt, error) from error
+            raise unusable(disk, attempt, error) from error
         undo.callback(_release, lock, disk.where(attempt.path))
         try:
+            _require_local(disk, attempt)
             appender = log.claim()
             undo.callback(appender.close)
-            checkpoints = LocalCheckpoints(
-                disk=disk,
-                root=f"{attempt.path}/checkpoints",
-                artifacts=f"{attempt.path}/checkpoint_artifacts",
-                fence=lambda: _require_unfenced(appender),
-                algorithm=config.digest,
-                crc32=config.archive_crc32,
-            )
+            checkpoints = local_checkpoints(place, disk=disk, fence=lambda: _require_unfenced(appender))
             checkpoints.prepare()
             folded = _fold(log, appender, checkpoints, cache)
             # What was read may be a dead writer's unsynced tail: durable before anything is built on it.
             log.resync(folded.read, folded.closes)
             checkpoints.resync()
         except OSError as error:
-            raise _unusable(disk, attempt, error) from error
+            raise unusable(disk, attempt, error) from error
         engines = Engines(
             checkpoints=checkpoints,
             run_ts=attempt.run_ts,
@@ -127,15 +144,11 @@ def open_attempt(
         )
         driver = Driver(appender=appender, engines=engines, ambient=ambient, state=folded.state, head=folded.head)
         driver.submit(
-            OpenRun(
+            opening_by(
+                ambient,
                 segment=appender.number,
                 closes=folded.closes,
-                execution_id=ambient.execution_id(),
                 run_ts=attempt.run_ts,
-                nonce=ambient.nonce(),
-                host=ambient.host(),
-                pid=ambient.pid(),
-                milepost=__version__,
                 world_size=world_size,
             )
         )
@@ -147,11 +160,41 @@ def open_attempt(
         engines=engines,
         checkpoints=checkpoints,
         log=log,
+        place=place,
+        disk=disk,
+        where=disk.where(attempt.path),
         close=close,
         completed=after if after != before else None,
         cache=cache,
         kept=folded.end,
     )
+
+
+def opening_by(
+    ambient: Ambient, *, segment: int, closes: tuple[ClosedSegment, ...], run_ts: str, world_size: int
+) -> OpenRun:
+    """The command of a writer that opens a run as this process."""
+    return OpenRun(
+        segment=segment,
+        closes=closes,
+        execution_id=ambient.execution_id(),
+        run_ts=run_ts,
+        nonce=ambient.nonce(),
+        host=ambient.host(),
+        pid=ambient.pid(),
+        milepost=__version__,
+        world_size=world_size,
+    )
+
+
+def _require_local(disk: Disk, attempt: Attempt) -> None:
+    """`Refused` where the attempt's checkpoints are in a bucket: a second journal would begin here."""
+    if disk.stat(f"{attempt.path}/{ADDRESS}") is not None:
+        address = disk.read(f"{attempt.path}/{ADDRESS}", limit=ADDRESS_BYTES).decode(errors="replace").strip()
+        raise Refused(
+            f"{disk.where(attempt.path)} has its checkpoints and its journal at {address}; continue it with "
+            "rl.checkpoint_store.backend=object_store, or begin a new attempt with resume=off"
+        )
 
 
 def _archiver(
@@ -227,7 +270,7 @@ def _who(log: Log, where: str) -> str:
     )
 
 
-def _unusable(disk: Disk, attempt: Attempt, error: OSError) -> Unavailable:
+def unusable(disk: Disk, attempt: Attempt, error: OSError) -> Unavailable:
     return Unavailable(
         f"{disk.where(attempt.path)} cannot be used: {error}. What is published there is untouched; make the "
         "directory readable and writable, with space left, and start again"

@@ -11,7 +11,8 @@ import os
 
 from attrs import evolve, frozen
 
-from milepost.engines.attempts import Attempt
+from milepost.engines.buckets.reading import BucketDisk
+from milepost.engines.buckets.remote import SCHEME, OpenRemote, parse_address
 from milepost.engines.checkpoints import Checkpoints, generations, marker, released
 from milepost.engines.checkpoints.manifest import ARTIFACT, LIMIT_BYTES, MANIFEST, Manifest, decode
 from milepost.engines.checkpoints.roles import roles_of
@@ -20,6 +21,7 @@ from milepost.engines.crew.company import Company
 from milepost.engines.crew.orders import Restore
 from milepost.engines.disks import Disk
 from milepost.engines.disks.local import LocalDisk
+from milepost.engines.places import Place, Store, disk_of
 from milepost.engines.trainers import Restored
 from milepost.journal.candidates import candidates_of
 from milepost.journal.config import Config
@@ -84,13 +86,14 @@ class _Found:
 
 @frozen(kw_only=True)
 class Restoring:
-    """Everything that deciding and carrying out a resume needs."""
+    """Everything that deciding and carrying out a resume needs. `disk` is what the run's own checkpoints lie on."""
 
     config: Config
     disk: Disk
-    attempt: Attempt
+    place: Place
     checkpoints: Checkpoints
     company: Company
+    remotes: OpenRemote
 
     def resume(self, driver: Driver) -> Resumption:
         """Decide, restore, record. On return the resume is durable."""
@@ -161,7 +164,7 @@ class Restoring:
 
     def _taken(self, candidate: Candidate) -> _Found:
         """A checkpoint that the journal sealed and a look found sound."""
-        path = f"{self.attempt.path}/checkpoints/{candidate.name}"
+        path = f"{self.place.checkpoints}/{candidate.name}"
         return _Found(
             disk=self.disk,
             root=None,
@@ -178,7 +181,7 @@ class Restoring:
             raise NotResumable(
                 f"resume={asked}: nothing is at {disk.where(path)}; a path that is asked for must exist"
             )
-        if stat.kind == "file":
+        if stat.kind == "file" and not isinstance(disk, BucketDisk):
             step = next(filter(None, map(parse_iteration, path.split("/"))), None)
             return _Found(disk=disk, root=root, path=path, manifest=None, step=step, save=None)
         if disk.stat(f"{path}/{ARTIFACT}") is not None:
@@ -191,10 +194,12 @@ class Restoring:
             )
         if manifest.plan != FULL:
             raise NotResumable(f"resume={asked} holds only {', '.join(part.value for part in manifest.plan)}")
-        if disk is self.disk and path.startswith(f"{self.attempt.path}/checkpoints/"):
+        if disk is self.disk and path.startswith(f"{self.place.checkpoints}/"):
             return evolve(found, save=self._own(asked, manifest, state))
         generation = generations.read(disk, path)
         if generation in _PENDING:  # it becomes a checkpoint of this run
+            if self.place.direct:
+                raise _unsettled(asked)
             _require_free(state, manifest.save.step, asked)
         return evolve(found, generation=generation)
 
@@ -210,16 +215,28 @@ class Restoring:
         return save.id
 
     def _place(self, asked: str) -> tuple[Disk, str | None, str]:
-        """The disk, the folder it is of where it is not the run's own, and the path on it.
+        """The disk, the folder or the bucket it is of where it is not the run's own, and the path on it.
 
-        What lies below the output root is on the run's own disk.
+        What lies below the output root is on the run's own disk, where that is a local one.
         """
+        if asked.startswith(SCHEME):
+            return self._place_in_bucket(asked)
         absolute = os.path.realpath(os.path.expanduser(asked))
         root = os.path.realpath(self.config.run.output_root)
-        if absolute.startswith(f"{root}/"):
+        if absolute.startswith(f"{root}/") and not self.place.direct:
             return self.disk, None, os.path.relpath(absolute, root)
         above, name = os.path.split(absolute)
         return LocalDisk(above), above, name
+
+    def _place_in_bucket(self, asked: str) -> tuple[Disk, str | None, str]:
+        """The same for an address: every rank reads it in place, with the credentials of the run's own store."""
+        within = self.place.within
+        assert isinstance(within, Store), "the configuration refuses an address beside a local primary"
+        bucket, key = parse_address(asked)
+        uri = f"{SCHEME}{bucket}"
+        if uri == within.uri and key.startswith(f"{self.place.checkpoints}/"):
+            return self.disk, None, key
+        return disk_of(uri, credentials=within.credentials, remotes=self.remotes), uri, key
 
 
 def read_manifest(disk: Disk, path: str) -> Manifest:
@@ -266,6 +283,14 @@ def _loop_state(mark: marker.Marker | None) -> tuple[LoopValue, ...] | None:
 
 
 _PENDING = {Generation.EVALUATION_PENDING: "evaluation", Generation.PUBLICATION_PENDING: "publication"}
+
+
+def _unsettled(asked: str) -> NotResumable:
+    return NotResumable(
+        f"resume={asked} waits for its validation, and what lies outside the run is not changed. Select its root, "
+        "with the journal that lies beside it, as rl.checkpoint_store.prefix and use resume=auto; a checkpoint on a "
+        "disk is completed by a run with a local primary"
+    )
 
 
 def _require_free(state: State, step: int, asked: str) -> None:

@@ -69,7 +69,9 @@ class Saves:
     def save(self, step: int, *, plan: Plan, reason: Reason, pending: bool = False) -> None:
         """Save `plan` of the state after `step`. Published when this returns, or under way in the slot."""
         self.finalize()
-        background = self._config.save_async and not pending and reason in (Reason.CADENCE, Reason.REQUESTED)
+        direct = self._opened.place.direct  # its commit is synchronous, by the contract
+        wanted = self._config.save_async and not pending and reason in (Reason.CADENCE, Reason.REQUESTED)
+        background = wanted and not direct
         said = self._loop_state() if callable(self._loop_state) else self._loop_state
         asked = OpenSave(
             step=step, plan=plan, reason=reason, mode=Mode.SYNCHRONOUS, pending=pending, loop_state=loop_values(said)
@@ -77,6 +79,8 @@ class Saves:
         self._driver.check(asked)
         payload = self._company.capture(self._capture(plan), background=background)
         mode, why = _mode(payload, background)
+        if wanted and direct:
+            why = "a checkpoint in a bucket is published before the call returns"
         try:
             opened = self._driver.submit(evolve(asked, mode=mode, why=why))
         except BaseException:
@@ -111,7 +115,8 @@ class Saves:
 
     def warm(self) -> None:
         """Have the arena faulted in beside the first steps. A state that cannot be saved is refused here and now."""
-        if self._config.save_async and self._config.save_every > 0 and not self._slot.busy:
+        beside = self._config.save_async and not self._opened.place.direct
+        if beside and self._config.save_every > 0 and not self._slot.busy:
             self._company.warm(self._capture(self._config.checkpoint_components))
 
     def protect(self, steps: Collection[int]) -> None:

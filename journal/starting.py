@@ -12,12 +12,12 @@ from milepost.engines.buckets.remote import OpenRemote
 from milepost.engines.checkpoints.marker import loop_state_of
 from milepost.engines.crew import Arrival, Crew
 from milepost.engines.crew.company import enlist
-from milepost.engines.crew.orders import Place
 from milepost.engines.disks import Disk
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.slots import Slot
 from milepost.journal.config import Config
 from milepost.journal.config.kinds import shown
+from milepost.journal.direct import open_direct
 from milepost.journal.leading import Leading
 from milepost.journal.opening import open_attempt, require_archived
 from milepost.journal.restoring import Restoring, Resumption
@@ -65,19 +65,23 @@ def start(
         disk = LocalDisk(make_root(config.run.output_root))
     home = f"{config.run.project}/{config.run.group}/{config.run.name}"
     attempt = resolve(disk, home, resume=config.resume, run_ts=config.run_ts, ambient=ambient)
-    opened = open_attempt(config, attempt, disk=disk, ambient=ambient, world_size=crew.size, remotes=remotes)
+    opening = open_direct if config.checkpoint_store.backend == "object_store" else open_attempt
+    opened = opening(config, attempt, disk=disk, ambient=ambient, world_size=crew.size, remotes=remotes)
     try:
         require_archived(opened.driver)
-        place = Place(root=disk.where(""), path=attempt.path, algorithm=config.digest, crc32=config.archive_crc32)
-        company.assign(place, form=config.checkpoint_format, timeout_s=config.rank_timeout_s)
+        company.assign(opened.place, form=config.checkpoint_format, timeout_s=config.rank_timeout_s)
         resumption = Restoring(
-            config=config, disk=disk, attempt=attempt, checkpoints=opened.checkpoints, company=company
+            config=config,
+            disk=opened.disk,
+            place=opened.place,
+            checkpoints=opened.checkpoints,
+            company=company,
+            remotes=remotes,
         ).resume(opened.driver)
     except BaseException:
         opened.close()
         raise
-    run_dir = disk.where(attempt.path)
-    _announce(resumption, run_dir)
+    _announce(resumption, opened.where)
     lead = Leading(
         config=config,
         opened=opened,
@@ -96,8 +100,8 @@ def start(
         lead.close_after(failure)
         raise
     facts = Facts(
-        run_ts=attempt.run_ts,
-        run_dir=run_dir,
+        run_ts=opened_by.run_ts,
+        run_dir=opened.where,
         execution_id=opened_by.execution_id,
         resumption=resumption,
         loop_state=None if committed is None else dict(loop_state_of(committed)),

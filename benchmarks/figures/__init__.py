@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from benchmarks.figures.append import append
+from benchmarks.figures.buckets import buckets
 from benchmarks.figures.cost import cost
 from benchmarks.figures.durable import durable
 from benchmarks.figures.load import load
@@ -21,6 +22,7 @@ FIGURES: Mapping[str, Prepare] = {
     "memory": memory,
     "load": load,
     "ranks": ranks,
+    "buckets": buckets,
     "append": append,
     "replay": replay,
 }

@@ -30,11 +30,15 @@ ARCHIVE_DIGEST = "sha256"
 
 @frozen(kw_only=True)
 class Inventory:
-    """A directory as it is: `released` are the payload files that are gone, `left_out` the names of somebody else."""
+    """A directory as it is: `released` are the payload files that are gone, `left_out` the names of somebody else.
+
+    `proofs` are the sealed digests of the payload, by its paths: those of the bytes that were declared.
+    """
 
     manifest: Manifest
     data: bytes
     declaration: Declaration
+    proofs: dict[str, str]
     released: tuple[str, ...]
     left_out: tuple[str, ...]
 
@@ -78,6 +82,7 @@ def inventory_of(disk: Disk, path: str, *, ambient: Ambient, told: Told) -> Inve
         declaration=Declaration(
             manifest=_taken(disk, path, name), files=tuple(sorted(files, key=lambda file: file.path))
         ),
+        proofs={file.path: file.digest for file in payload},
         released=tuple(file.path for file in manifest.files if file.path in gone),
         left_out=tuple(one for one in disk.names(path) if one not in known),
     )

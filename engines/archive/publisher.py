@@ -4,9 +4,11 @@
 2. The order is: the declaration, under a condition; every payload file; generations that joined since the
    declaration; the native manifest, under a condition, last; a look at every object; the receipt on the disk.
    A manifest that is visible therefore has all its payload (INV-01), and a receipt that is there has an archive.
-3. Payload is hashed while it is sent, and committed only if that is the declared digest. Payload that is there
-   already is read and hashed: a size, or what a store calls a version, proves nothing of an object that an earlier
-   attempt sent. What is the declared one is not sent again; what is not is refused and stays (INV-02).
+3. Payload is hashed while it is sent, and committed only if that is the digest that was sealed. The inventory took it
+   and the declared one of the same bytes, in one reading, so either proves them; blake3 holds a sender up less than
+   sha256. Payload that is there already is read and hashed: a size, or what a store calls a version, proves nothing
+   of an object that an earlier attempt sent. What is the declared one is not sent again; what is not is refused and
+   stays (INV-02).
 4. Two writers of one declaration write equal bytes, so a late request of either changes nothing.
 5. Uploads that an earlier attempt left below the archive are aborted. Of two writers at the same time one may lose an
    upload by it, says `Unavailable`, and goes on when called again.
@@ -20,9 +22,9 @@ from attrs import frozen
 from milepost.engines.ambient import Ambient
 from milepost.engines.archive import receipt as receipts
 from milepost.engines.archive.declaration import DECLARATION, Declaration, decode, differences, encode
-from milepost.engines.archive.inventory import ARCHIVE_DIGEST, Inventory, inventory_of, manifest_of, small_file
+from milepost.engines.archive.inventory import Inventory, inventory_of, manifest_of, small_file
 from milepost.engines.archive.receipt import Receipt
-from milepost.engines.archive.streaming import Meter, Told, file_blocks, require_object, untold
+from milepost.engines.archive.streaming import Meter, Told, algorithm_of, file_blocks, require_object, untold
 from milepost.engines.buckets import SMALL_BYTES, Answer, Committed, Conflict, Unknown, Version
 from milepost.engines.buckets.probe import Promises, probe
 from milepost.engines.buckets.remote import Destination, Remote
@@ -181,16 +183,17 @@ class _Publishing:
 
     def _send(self, file: FileDigest, meter: Meter) -> Version:
         local, key = f"{self.path}/{file.path}", self.home.key(file.path)
+        proof = self.inventory.proofs.get(file.path, file.digest)
         with (
             self.disk.open(local, bulk=True) as source,
-            self.home.bucket.upload(key, size_hint=file.size, digest=ARCHIVE_DIGEST) as upload,
+            self.home.bucket.upload(key, size_hint=file.size, digest=algorithm_of(proof)) as upload,
         ):
             for block in file_blocks(source):
                 upload.write(block)
                 meter.add(len(block), path=file.path)
-            if upload.digest != file.digest:
+            if upload.digest != proof:
                 raise Corrupt(
-                    f"{self.disk.where(local)}: expected the declared {file.digest}, read {upload.digest} while it "
+                    f"{self.disk.where(local)}: expected the proven {proof}, read {upload.digest} while it "
                     "was sent. Nothing of it was committed; the disk or the memory of this machine changed its bytes"
                 )
             return upload.commit()

@@ -26,7 +26,7 @@ from milepost.transitions.errors import MilepostError, Unavailable
 from milepost.transitions.retention import Part
 from milepost.transitions.saving import Save
 from milepost.transitions.validation import Generation
-from milepost.transitions.values import FileDigest, Plan, SaveId, Witness
+from milepost.transitions.values import FULL, FileDigest, Plan, SaveId, Witness
 
 if TYPE_CHECKING:  # who only looks at checkpoints does without tensors
     from milepost.engines.formats import Image
@@ -69,14 +69,17 @@ class Published:
 class Checkpoints(Protocol):
     """The verbs of a place for checkpoints."""
 
-    def stage(self, save: SaveId, *, size: int, folders: tuple[str, ...] = ()) -> None:
+    def stage(self, save: SaveId, *, size: int, folders: tuple[str, ...] = (), plan: Plan = FULL) -> None:
         """Make the save's private staging, for `size` bytes of payload. `GivenUp`, or `Fenced`.
+
+        `plan` is that of the save, here and below: in a bucket, which has no staging, it says in which tree the
+        payload lies.
 
         `folders` are the directories in it, relative to it, each behind the one that it lies in.
         """
         ...
 
-    def put(self, save: SaveId, image: Image) -> FileDigest:
+    def put(self, save: SaveId, image: Image, *, plan: Plan = FULL) -> FileDigest:
         """Write one payload file into the staging, or into a directory of it. `GivenUp` or `Uncertain`.
 
         Its bytes are durable on return, and its name with the sealing. Every rank does it on its own view of the
@@ -84,7 +87,7 @@ class Checkpoints(Protocol):
         """
         ...
 
-    def put_bytes(self, save: SaveId, name: str, data: bytes) -> FileDigest:
+    def put_bytes(self, save: SaveId, name: str, data: bytes, *, plan: Plan = FULL) -> FileDigest:
         """The same for a small payload file, which is here whole."""
         ...
 

@@ -88,7 +88,7 @@ class LocalCheckpoints:
             self.disk.mkdir(path)
         self.disk.sync_dir(path.rpartition("/")[0])
 
-    def stage(self, save: SaveId, *, size: int, folders: tuple[str, ...] = ()) -> None:
+    def stage(self, save: SaveId, *, size: int, folders: tuple[str, ...] = (), plan: Plan = FULL) -> None:
         free = self.disk.free(self.root)
         if free < size + HEADROOM_BYTES:
             raise GivenUp(
@@ -103,7 +103,7 @@ class LocalCheckpoints:
         # A claim after this look finds a directory to revoke; a claim before it is found here.
         self.fence()
 
-    def put(self, save: SaveId, image: Image) -> FileDigest:
+    def put(self, save: SaveId, image: Image, *, plan: Plan = FULL) -> FileDigest:
         from milepost.engines.formats import write_image  # who only looks does without tensors
 
         path = f"{self._of(save)}/{image.name}"
@@ -111,7 +111,7 @@ class LocalCheckpoints:
             written = write_image(self.disk, path, image, algorithm=self.algorithm, crc32=self.crc32)
         return FileDigest(path=image.name, size=written.size, digest=written.digest)
 
-    def put_bytes(self, save: SaveId, name: str, data: bytes) -> FileDigest:
+    def put_bytes(self, save: SaveId, name: str, data: bytes, *, plan: Plan = FULL) -> FileDigest:
         digester = Digester(self.algorithm, size=len(data))
         digester.update(data)
         with _given_up(f"writing {name}"):

@@ -71,7 +71,7 @@ class CheckpointSource:
     def _held(self, name: str) -> _Held:
         full = full_name(self.role, name)
         files = self._trees[name]
-        file = files.get(f"{full}.pt")
+        file = next((one for path, one in files.items() if path.endswith(".pt")), None)  # in a bucket it lies deeper
         path = f"{self.path}/{full}" if file is None else f"{self.path}/{file.path}"
         within = {inner.removeprefix(f"{full}/"): one for inner, one in files.items()}
         return _Held(where=self.disk.where(path), path=path, file=file, files=within)

@@ -247,7 +247,7 @@ class Payload:
         """
         before = self._complete()
         if not self._begun:
-            checkpoints.stage(save, size=self.room, folders=self.folders)
+            checkpoints.stage(save, plan=self.plan, size=self.room, folders=self.folders)
             self._begun = True
         if self._together:
             self._store_together(save, checkpoints)
@@ -284,7 +284,7 @@ class Payload:
         for full, together in self._together.items():
             members = company.members_of(full)
             data = metadata_file(together, [answers[index].entries[full] for index in members])
-            self._note((checkpoints.put_bytes(save, f"{full}/.metadata", data),))
+            self._note((checkpoints.put_bytes(save, f"{full}/.metadata", data, plan=self.plan),))
         self._require(tuple(self._together))
         self._together = {}
 

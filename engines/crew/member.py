@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
+from milepost.engines.ambient import SystemAmbient
+from milepost.engines.buckets.remote import OpenRemote
+from milepost.engines.buckets.remote import remotes as real_remotes
 from milepost.engines.checkpoints import Checkpoints
-from milepost.engines.checkpoints.local import LocalCheckpoints
 from milepost.engines.checkpoints.parts import BULK, full_name, split_name
 from milepost.engines.checkpoints.source import CheckpointSource, open_file
 from milepost.engines.crew.orders import (
@@ -46,16 +48,16 @@ from milepost.engines.crew.orders import (
     Warm,
 )
 from milepost.engines.disks import Disk
-from milepost.engines.disks.local import LocalDisk
 from milepost.engines.formats import Image, Proven, Staged, Stager, stream
 from milepost.engines.formats.chunks import is_sharded
 from milepost.engines.formats.tensors import bytes_in
+from milepost.engines.places import Place, Store, disk_of, open_place
 from milepost.engines.slots import Slot, ThreadSlot, finalize_units
 from milepost.engines.trainers import RestoreSource, Trainer
 from milepost.engines.trainers.joining import join
 from milepost.engines.trainers.protocols import Tree
 from milepost.transitions.errors import Refused
-from milepost.transitions.values import FileDigest, SaveId
+from milepost.transitions.values import FULL, FileDigest, Plan, SaveId
 
 if TYPE_CHECKING:  # most runs are of one process, and torch.distributed takes most of a second to import
     from milepost.engines.crew.gathering import Gatherer
@@ -80,9 +82,10 @@ class _Snapshot:
     """What was captured: by full name the trees of each sort, and what was made of them since.
 
     `ready` says that it was laid out to be written: one that was forgotten holds nothing, and must not pass for one
-    that has nothing.
+    that has nothing. `plan` is what was captured: in a bucket it says in which tree the payload lies.
     """
 
+    plan: Plan = FULL
     ready: bool = False
     files: dict[str, Tree] = field(factory=dict)
     gathers: dict[str, Tree] = field(factory=dict)
@@ -93,8 +96,9 @@ class _Snapshot:
 
 @frozen(kw_only=True)
 class _Desk:
-    """What a member was assigned."""
+    """What a member was assigned. `disk` is what the run's own checkpoints are read on."""
 
+    place: Place
     disk: Disk
     checkpoints: Checkpoints
     form: str
@@ -103,8 +107,9 @@ class _Desk:
 class Member:
     """Performs orders on the trainers of this process, by role (`""` where there is only one).
 
-    `disk` is what the run lies on; without one it is the local disk that the leader names. `slots` makes the slot of
-    each role. `evaluation` is what `Evaluate` calls: whoever makes a call of the facade sets it.
+    `disk` is what the run lies on; without one it is the local disk that the leader names. `remotes` opens the bucket
+    of a run that lies in one, by default with real clients. `slots` makes the slot of each role. `evaluation` is what
+    `Evaluate` calls: whoever makes a call of the facade sets it.
     """
 
     def __init__(
@@ -112,11 +117,13 @@ class Member:
         trainers: Mapping[str, Trainer],
         *,
         disk: Disk | None = None,
+        remotes: OpenRemote | None = None,
         slots: Callable[[], Slot] = ThreadSlot,
     ) -> None:
         self.evaluation: Callable[[int], object] | None = None
         self._roles = {name: _Role(trainer=trainer, slot=slots()) for name, trainer in trainers.items()}
         self._disk = disk
+        self._remotes = remotes or real_remotes(SystemAmbient())
         self._desk: _Desk | None = None
         self._snapshot = _Snapshot()
 
@@ -130,17 +137,8 @@ class Member:
         return Enlisted(roles=tuple(self._roles))
 
     def _assign(self, order: Assign) -> Answer:
-        place = order.place
-        disk = self._disk or LocalDisk(place.root)
-        checkpoints = LocalCheckpoints(
-            disk=disk,
-            root=f"{place.path}/checkpoints",
-            artifacts=f"{place.path}/checkpoint_artifacts",
-            fence=_unfenced,
-            algorithm=place.algorithm,  # type: ignore[arg-type]
-            crc32=place.crc32,
-        )
-        self._desk = _Desk(disk=disk, checkpoints=checkpoints, form=order.form)
+        disk, checkpoints = open_place(order.place, disk=self._disk, remotes=self._remotes, fence=_unfenced)
+        self._desk = _Desk(place=order.place, disk=disk, checkpoints=checkpoints, form=order.form)
         for name, members in sorted(order.seats.items()):
             if order.distributed and len(members) > 1 and order.form == "consolidated":  # rule 4: only then
                 from milepost.engines.crew.gathering import Gatherer
@@ -162,7 +160,7 @@ class Member:
     # --- restoring --------------------------------------------------------------------------------------
 
     def _restore(self, order: Restore) -> Answer:
-        disk = self._assigned.disk if order.root is None else LocalDisk(order.root)
+        disk = self._assigned.disk if order.root is None else self._disk_of(order.root)
         restored = {}
         for name, role in self._roles.items():
             source: RestoreSource
@@ -183,12 +181,18 @@ class Member:
             )
         return RestoredRoles(roles=restored)
 
+    def _disk_of(self, root: str) -> Disk:
+        within = self._assigned.place.within
+        credentials = within.credentials if isinstance(within, Store) else ""
+        return disk_of(root, credentials=credentials, remotes=self._remotes)
+
     # --- taking a snapshot ------------------------------------------------------------------------------
 
     def _capture(self, order: Capture) -> Answer:
         self._forget()
         locals_: dict[str, Tree] = {}
         snapshot = self._snapshot
+        snapshot.plan = order.components
         for name, role in self._roles.items():
             captured = role.trainer.capture(
                 order.components,
@@ -303,13 +307,15 @@ class Member:
     def _store_shards(self, order: StoreShards) -> Answer:
         files: list[FileDigest] = []
         entries: dict[str, Any] = {}
+        # In a bucket nothing is staged: what an attempt writes has names that no other attempt has.
+        prefix = str(order.save) if self._assigned.place.direct else ""
         for full, plan in order.plans.items():
             shards = self._snapshot.shards[full]
-            image = shards.image(plan, rank=self._roles[split_name(full)[0]].rank)
+            image = shards.image(plan, rank=self._roles[split_name(full)[0]].rank, prefix=prefix)
             if image.empty:
                 entries[full] = ()
                 continue
-            files.append(self._assigned.checkpoints.put(order.save, image))
+            files.append(self._assigned.checkpoints.put(order.save, image, plan=self._snapshot.plan))
             entries[full] = image.entries
         self._snapshot.shards.clear()
         return Stored(files=tuple(files), entries=entries)
@@ -323,7 +329,7 @@ class Member:
         lanes = {}
         for name, own in images.items():
             files[name] = []
-            lanes[name] = self._writing(order.save, own, files[name])
+            lanes[name] = self._writing(order.save, own, files[name], snapshot.plan)
         try:
             if len(lanes) == 1:
                 deque(*lanes.values(), maxlen=0)
@@ -336,9 +342,9 @@ class Member:
             self._forget()
         return Stored(files=tuple(file for own in files.values() for file in own), entries={})
 
-    def _writing(self, save: SaveId, images: list[Image], files: list[FileDigest]) -> Iterator[object]:
+    def _writing(self, save: SaveId, images: list[Image], files: list[FileDigest], plan: Plan) -> Iterator[object]:
         for image in images:
-            files.append(self._assigned.checkpoints.put(save, image))
+            files.append(self._assigned.checkpoints.put(save, image, plan=plan))
             yield image.name
 
     # --- what is held -----------------------------------------------------------------------------------

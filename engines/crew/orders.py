@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from milepost.engines.checkpoints.manifest import Manifest
+from milepost.engines.places import Place as Place
 from milepost.transitions.values import Clocks, FileDigest, Plan, SaveId
 
 if TYPE_CHECKING:  # who only prunes does without tensors
@@ -37,16 +38,6 @@ if TYPE_CHECKING:  # who only prunes does without tensors
 @frozen(kw_only=True)
 class Enlist:
     """Say which roles this member has."""
-
-
-@frozen(kw_only=True)
-class Place:
-    """Where a run's checkpoints lie: on the disk of `root` (an absolute path), below `path`."""
-
-    root: str
-    path: str
-    algorithm: str
-    crc32: bool
 
 
 @frozen(kw_only=True)
@@ -77,6 +68,7 @@ class Evaluate:
 class Restore:
     """Restore every role from the checkpoint at `path` on the disk of `root` (None: the run's own).
 
+    `root` is an absolute path, or the address of a bucket (`s3://bucket`), in which the checkpoint is read in place.
     `manifest` is None for a single `.pt` file from before checkpoints were directories.
     """
 

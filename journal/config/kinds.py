@@ -167,7 +167,7 @@ PREFIX = Kind(
     read=_where(_is_prefix),
 )
 RUN_TS = Kind(type="str", allowed="a time YYYYmmddHHMMSS, or empty", read=_read_run_ts)
-RESUME = Kind(type="str", allowed="auto, off, or the path of a checkpoint", read=_read_resume)
+RESUME = Kind(type="str", allowed="auto, off, or the path or s3:// address of a checkpoint", read=_read_resume)
 PLAN = Kind(
     type="list of str",
     allowed=f"a non-empty list of different names out of {', '.join(one.value for one in FULL)}",

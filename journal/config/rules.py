@@ -74,6 +74,18 @@ RULES = (
         "a direct object store needs the name of its bucket",
     ),
     Rule(
+        ("rl.checkpoint_store.prefix", "rl.checkpoint_store.backend"),
+        lambda prefix, backend: _direct(backend) and prefix.rpartition("/")[2] in ("journal", "checkpoint_artifacts"),
+        "the prefix names the checkpoint root, and the journal and the artifacts lie beside it under these names; "
+        "end it with another one, such as checkpoints",
+    ),
+    Rule(
+        ("rl.resume", "rl.checkpoint_store.backend"),
+        lambda resume, backend: resume.startswith("s3://") and not _direct(backend),
+        "only a direct object store reads a checkpoint in place; bring this one here with `milepost fetch`, then "
+        "resume from the path",
+    ),
+    Rule(
         ("rl.upload.bucket", "rl.upload.enabled"),
         lambda bucket, enabled: enabled and not bucket,
         "an upload needs the name of its bucket",
@@ -91,7 +103,7 @@ RULES = (
     ),
 )
 
-NOT_YET = (NotYet("rl.checkpoint_store.backend", "object_store", _direct, "local"),)
+NOT_YET: tuple[NotYet, ...] = ()
 
 
 def refusals(values: Mapping[str, object]) -> Iterator[str]:

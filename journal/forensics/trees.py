@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
 
+from milepost.engines.checkpoints.direct_names import revoked
 from milepost.engines.checkpoints.manifest import ARTIFACT, LIMIT_BYTES, MANIFEST
 from milepost.journal.forensics import findings as rows
 from milepost.journal.forensics.findings import Finding, Row, finding
@@ -27,6 +28,7 @@ from milepost.journal.forensics.marks import Promised
 from milepost.journal.forensics.reading import Kind, Place
 from milepost.journal.forensics.timeline import Beside
 from milepost.journal.forensics.wholeness import Pending, examine
+from milepost.transitions.errors import NewerVersion
 from milepost.transitions.machine import State
 from milepost.transitions.retention import Part, Prune, PruneStage
 from milepost.transitions.saving import Save
@@ -148,14 +150,14 @@ def _is_half_written(place: Place, kind: Kind, name: str) -> bool:
     """Whether there is no manifest here, only payload or a tombstone. What was asked for by name has to have one."""
     path = f"{place.tree(kind)}/{name}/{MANIFEST if kind is Kind.CHECKPOINT else ARTIFACT}"
     try:
-        return place.disk.read(path, limit=LIMIT_BYTES).startswith(_TOMBSTONE)
+        data = place.disk.read(path, limit=LIMIT_BYTES)
+        return revoked(data, where=place.disk.where(path)) is not None
+    except NewerVersion:
+        return True  # a tombstone of a later milepost
     except FileNotFoundError:
         return place.checkpoint != name
     except OSError:
         return False  # who reads it says so
-
-
-_TOMBSTONE = b'{"format":"milepost.revoked.'
 
 
 def _half_written(place: Place, kind: Kind, name: str) -> Finding:

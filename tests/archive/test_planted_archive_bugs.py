@@ -109,7 +109,7 @@ BUGS = (
     bug(
         "what is sent is not held against the declaration",
         f"{PUBLISHER}:_Publishing._send",
-        "if upload.digest != file.digest:",
+        "if upload.digest != proof:",
         "if False:",
         refusals.test_local_bytes_that_change_while_they_are_sent_are_not_committed,
     ),

@@ -99,12 +99,12 @@ def test_bytes_of_two_versions_are_never_mixed(bucket: Bucket) -> None:
 
 def test_a_directory_of_many_files_costs_its_parent_one_request() -> None:
     bucket = SimulatedBucket()
-    many = {f"run/iter_1/model/{number:04d}": b"x" for number in range(1500)}
+    many = {f"run/iter_1/model/{number:04d}": b"x" for number in range(2500)}
     disk = fill(bucket, many | {"run/iter_2/manifest": b"{}"})
     before = len(bucket.trace)
     assert disk.names("run") == ("iter_1", "iter_2")
     assert [request.verb for request in bucket.trace[before:]] == ["list"] * 3
-    assert len(disk.names("run/iter_1/model")) == 1500
+    assert len(disk.names("run/iter_1/model")) == 2500
 
 
 def test_nothing_is_changed_through_it() -> None:

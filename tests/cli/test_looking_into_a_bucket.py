@@ -12,9 +12,9 @@ from milepost.engines.ambient import SystemAmbient
 from milepost.engines.archive.declaration import DECLARATION
 from milepost.engines.buckets import Bucket
 from milepost.engines.buckets.opening import open_bucket
+from milepost.engines.checkpoints import direct_names
 from milepost.engines.checkpoints.manifest import MANIFEST
 from milepost.engines.checkpoints.parts import GENERATIONS
-from milepost.engines.checkpoints.proven import Form
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.simulated.bucket import SimulatedBucket
 from milepost.journal.forensics import foreseeing
@@ -80,6 +80,11 @@ def test_checkpoints_below_an_explicit_prefix_are_found(bucket: SimulatedBucket,
     assert verify(place).exit_code == 0
 
 
+def test_a_folder_with_a_pointer_alone_is_a_root(bucket: SimulatedBucket) -> None:
+    put(bucket, "my/root/latest_checkpoint.txt", b"iter_000000001\n")
+    assert at(bucket, "my/root").checkpoints == "my/root"
+
+
 def test_a_run_at_the_top_of_a_bucket_is_found(bucket: SimulatedBucket, ended: Path) -> None:
     store_run(ended, bucket, "x")
     top = SimulatedBucket()
@@ -114,7 +119,9 @@ def test_a_local_directory_leads_to_its_bucket(bucket: SimulatedBucket, ended: P
         place = locate(str(named), opener=opener_of(bucket))
         assert (place.path, place.remote) == (BASE, True)
         assert place.lock == str(local / "journal" / "lock")
-        assert f"{local} keeps its checkpoints and its journal at s3://simulated/{BASE}" in place.notes
+        *earlier, note = place.notes
+        assert note == f"{local} keeps its checkpoints and its journal at s3://simulated/{BASE}"
+        assert len(earlier) == (named == local.parent)
     (local / STORE).write_text("nonsense\n")
     with pytest.raises(Refused, match="expected an s3:// address"):
         locate(str(local), opener=opener_of(bucket))
@@ -226,10 +233,9 @@ def test_a_slot_that_is_gone_refuses_the_journal_and_checkpoints_are_held_agains
 def test_what_a_save_left_that_was_given_up_is_no_damage(bucket: SimulatedBucket, ended: Path) -> None:
     store_run(ended, bucket, BASE)
     root = f"{BASE}/checkpoints"
-    revoked = Form(content=SaveId, tag="milepost.revoked.v1", called="a tombstone").encode(SaveId(9, 1, 1))
     put(bucket, f"{root}/iter_000000008/model/8.1.1__0_0.distcp", b"a shard")
     put(bucket, f"{root}/iter_000000009/model/9.1.1__0_0.distcp", b"a shard")
-    put(bucket, f"{root}/iter_000000009/{MANIFEST}", revoked)
+    put(bucket, f"{root}/iter_000000009/{MANIFEST}", direct_names.encode(SaveId(9, 1, 1)))
     found = verify(at(bucket, BASE))
     assert [(one.code, one.place.rpartition("/")[2]) for one in found.findings] == [
         ("half-written", "iter_000000008"),
@@ -280,9 +286,11 @@ def test_the_layout_of_a_bucket_is_whole_and_so_is_what_other_attempts_left_in_i
     for name in ("model/7.1.0__0_0.distcp", "optim/7.1.0__1_0.distcp", f"{GENERATIONS}/7.1.0/trainer.pt"):
         put(bucket, f"run/{one.path}/{name}", b"earlier")
     assert codes(at(bucket, "run")) == ["no-journal", *["attempt-leftover"] * 3]
-    put(bucket, f"run/{one.path}/{small}/data.pt", b"of this one, and not listed")
+    put(bucket, f"run/{one.path}/model/{SAVE}__9_0.distcp", b"of this one, and not listed")
     found = verify(at(bucket, "run"))
-    assert "file-unlisted" in {one.code for one in found.findings}
+    assert sorted(one.code for one in found.findings) == sorted(
+        ["no-journal", *["attempt-leftover"] * 3, "file-unlisted"]
+    )
     assert found.exit_code == 1
 
 

@@ -1,4 +1,4 @@
-"""Combinations that are refused, and knobs whose engine this version does not have."""
+"""Combinations that are refused, and those that are not."""
 
 from __future__ import annotations
 
@@ -44,6 +44,11 @@ def refused_combinations(rl: dict[str, Any]) -> list[str]:
             "rl.checkpoint_store.bucket",
             {"checkpoint_store": {"backend": "object_store"}, "checkpoint_format": "dcp"},
         ),
+        *(
+            ("rl.checkpoint_store.prefix", {"checkpoint_store": DIRECT | {"prefix": p}, "checkpoint_format": "dcp"})
+            for p in ("journal", "a/journal", "a/checkpoint_artifacts")
+        ),
+        ("rl.resume", {"resume": "s3://b/iter_000000100"}),
         ("rl.upload.bucket", {"upload": {"enabled": True}}),
     ],
 )
@@ -54,7 +59,13 @@ def test_a_store_refuses_what_it_cannot_do(key: str, rl: dict[str, Any]) -> None
 @pytest.mark.parametrize("keep", [None, 0])
 def test_a_direct_object_store_with_dcp_breaks_no_rule(keep: int | None) -> None:
     rl = {"checkpoint_store": DIRECT, "checkpoint_format": "dcp", "keep_optim_last": keep}
-    assert refused_combinations(rl) == []
+    config = Config.load({"rl": rl})
+    assert (config.checkpoint_store.bucket, config.resolved_keep_optim_last) == ("my-bucket", 0)
+
+
+def test_a_direct_object_store_resumes_from_an_address() -> None:
+    rl = {"checkpoint_store": DIRECT, "checkpoint_format": "dcp", "resume": "s3://b/iter_000000100"}
+    assert Config.load({"rl": rl}).resume == "s3://b/iter_000000100"
 
 
 @pytest.mark.parametrize(
@@ -121,23 +132,6 @@ def test_a_refused_combination_says_what_was_found_on_each_side_and_why() -> Non
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "rl"),
-    [
-        ("rl.checkpoint_store.backend", {"checkpoint_store": DIRECT, "checkpoint_format": "dcp"}),
-    ],
-)
-def test_a_knob_without_its_engine_is_refused_and_the_message_says_what_to_set(key: str, rl: dict[str, Any]) -> None:
-    (problem,) = problems(rl)
-    assert problem.startswith(f"{key}: found ")
-    assert "this version of milepost does not do yet; set it to " in problem
-
-
-def test_a_direct_object_store_is_not_built_yet() -> None:
-    found = problems({"checkpoint_store": DIRECT, "checkpoint_format": "dcp"})
-    assert [problem.split(":")[0] for problem in found] == ["rl.checkpoint_store.backend"]
-
-
 def test_what_is_built_is_accepted() -> None:
     for mode in ("auto", "strict", "off"):
         assert Config.load({"rl": {"data": {"cursor_resume": mode}}}).data.cursor_resume == mode
@@ -162,7 +156,7 @@ def test_every_rule_and_every_line_of_what_is_not_built_names_real_knobs() -> No
 
 def test_a_rule_is_not_judged_on_a_knob_that_is_wrong_by_itself() -> None:
     found = problems({"checkpoint_store": DIRECT, "checkpoint_format": "dpc"})
-    assert [problem.split(":")[0] for problem in found] == ["rl.checkpoint_format", "rl.checkpoint_store.backend"]
+    assert [problem.split(":")[0] for problem in found] == ["rl.checkpoint_format"]
     assert found[0] == "rl.checkpoint_format: found 'dpc', expected consolidated or dcp"
 
 
@@ -179,6 +173,5 @@ def test_wrong_values_unknown_keys_combinations_and_missing_engines_are_told_tog
         "run.name",
         "rl.emergency_grace_s",
         "rl.checkpoint_format",
-        "rl.checkpoint_store.backend",
     ]
     assert all(problem in str(caught.value) for problem in caught.value.problems)

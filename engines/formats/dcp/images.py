@@ -60,8 +60,11 @@ class Shards:
         """Bytes that this rank writes at most: those of everything it holds, replicas too."""
         return sum(content.layout.room for content in self._contents.values())
 
-    def image(self, plan: SavePlan, *, rank: int) -> ShardImage:
-        """This rank's file under the common plan. `Refused` where the plan was made for another state."""
+    def image(self, plan: SavePlan, *, rank: int, prefix: str = "") -> ShardImage:
+        """This rank's file under the common plan; its name starts with `prefix`, and so do those in `entries`.
+
+        `Refused` where the plan was made for another state.
+        """
         items = []
         for item in plan.items:
             content = self._contents.get(item.index.fqn)
@@ -72,7 +75,7 @@ class Shards:
                     "changed its form after it was planned; plan it again"
                 )
             items.append((item.index, content))
-        return ShardImage(folder=self.name, file=f"__{rank}_0.distcp", items=tuple(items))
+        return ShardImage(folder=self.name, file=f"{prefix}__{rank}_0.distcp", items=tuple(items))
 
 
 @define(eq=False)
