@@ -8,7 +8,8 @@
 3. The keys of a probe carry a nonce, and are removed. One that fails in between leaves nothing that anybody reads.
 4. A kept race proves nothing; a broken one does. Racers that were not together would prove even less, so they wait
    for each other at the last byte, and a race in which they did not meet does not count as kept.
-5. Where a store's answer cannot be read at all (no permission, no bucket) the error of the verb is raised.
+5. Where a store's answer cannot be read at all (no permission, no bucket) the error of the verb is raised. An object
+   whose bytes are not those of one writer is an answer: the store let several write it at once.
 
 Source: Amazon S3 user guide, "Conditional requests"; stores that break each of these promises were met on loopback.
 """
@@ -24,7 +25,7 @@ from attrs import fields, frozen
 
 from milepost.engines.ambient import Ambient
 from milepost.engines.buckets import Answer, Bucket, Committed, Conflict, Gate, Version
-from milepost.transitions.errors import MilepostError, Misconfigured
+from milepost.transitions.errors import Corrupt, MilepostError, Misconfigured
 
 RACERS = 4
 DEADLINE_S = 30.0
@@ -34,6 +35,9 @@ OVERTAKE_S = 5.0
 """How long an overtaker may take: a store that locks the key makes it wait for the one that is held."""
 
 _LIMIT = 1024
+
+Seen = Answer | Corrupt
+"""What came of a conditional request."""
 
 
 @frozen(kw_only=True)
@@ -111,11 +115,13 @@ class _Trial:
             for key in self._keys:
                 self._bucket.delete(key)
 
-    def _found(self, key: str) -> bytes | None:
+    def _found(self, key: str) -> bytes | Corrupt | None:
         try:
             return self._bucket.read(key, limit=_LIMIT)[0]
         except FileNotFoundError:
             return None
+        except Corrupt as mixed:  # rule 5
+            return mixed
 
     def create(self) -> Tried:
         key = self.key("create")
@@ -164,9 +170,7 @@ class _Trial:
             how="a swap held back before its last byte while another one commits",
         )
 
-    def _overtaken(
-        self, key: str, *, held: Callable[[Gate], Answer], overtaker: Callable[[], Answer], how: str
-    ) -> Tried:
+    def _overtaken(self, key: str, *, held: Callable[[Gate], Seen], overtaker: Callable[[], Seen], how: str) -> Tried:
         begun, released = threading.Event(), threading.Event()
         met = False
 
@@ -185,7 +189,7 @@ class _Trial:
                 _finish(second, within_s=OVERTAKE_S)
             finally:
                 released.set()
-            answers = [first.result(), second.result()]
+            answers: list[Seen] = [first.result(), second.result()]
         return self._one_winner(key, answers, [b"held", b"overtaker"], met=met, how=how)
 
     def racing_creates(self, racers: int) -> Tried:
@@ -194,7 +198,7 @@ class _Trial:
         bodies = [f"racer {number}".encode() for number in range(racers)]
         met: set[bytes] = set()
 
-        def race(body: bytes) -> Answer:
+        def race(body: bytes) -> Seen:
             first = True
 
             def gate() -> None:
@@ -217,7 +221,7 @@ class _Trial:
         return self._one_winner(key, answers, bodies, met=len(met) == racers, how=how)
 
     def _one_winner(
-        self, key: str, answers: Sequence[Answer], bodies: Sequence[bytes], *, met: bool, how: str
+        self, key: str, answers: Sequence[Seen], bodies: Sequence[bytes], *, met: bool, how: str
     ) -> Tried:
         found = self._found(key)
         kinds = _kinds(answers)
@@ -229,23 +233,29 @@ class _Trial:
             seen=f"{', '.join(kinds)}; the object holds {_named(found)}" + ("" if met else "; they did not meet"),
         )
 
-    def _create(self, key: str, data: bytes, gate: Gate | None = None) -> Answer:
-        return self._bucket.create(key, data, deadline_s=DEADLINE_S, gate=gate)
+    def _create(self, key: str, data: bytes, gate: Gate | None = None) -> Seen:
+        try:
+            return self._bucket.create(key, data, deadline_s=DEADLINE_S, gate=gate)
+        except Corrupt as mixed:  # what a refusal found (rule 5)
+            return mixed
 
-    def _swap(self, key: str, data: bytes, expected: Version, gate: Gate | None = None) -> Answer:
-        return self._bucket.swap(key, data, expected=expected, deadline_s=DEADLINE_S, gate=gate)
+    def _swap(self, key: str, data: bytes, expected: Version, gate: Gate | None = None) -> Seen:
+        try:
+            return self._bucket.swap(key, data, expected=expected, deadline_s=DEADLINE_S, gate=gate)
+        except Corrupt as mixed:
+            return mixed
 
 
-def _finish(future: Future[Answer], *, within_s: float) -> None:
+def _finish(future: Future[Seen], *, within_s: float) -> None:
     with suppress(TimeoutError):
         future.exception(within_s)
 
 
-def _kinds(answers: Sequence[Answer]) -> list[str]:
+def _kinds(answers: Sequence[Seen]) -> list[str]:
     return [type(answer).__name__.lower() for answer in answers]
 
 
-def _version(answer: Answer) -> Version:
+def _version(answer: Seen) -> Version:
     """The version of something that was just created; of something else where it could not be."""
     match answer:
         case Committed(version=version):
@@ -256,5 +266,11 @@ def _version(answer: Answer) -> Version:
             return Version(token='"none"')
 
 
-def _named(found: bytes | None) -> str:
-    return "nothing" if found is None else found.decode(errors="replace")
+def _named(found: bytes | Corrupt | None) -> str:
+    match found:
+        case None:
+            return "nothing"
+        case Corrupt():
+            return "bytes that it does not vouch for itself"
+        case _:
+            return found.decode(errors="replace")

@@ -9,7 +9,7 @@ from milepost.engines.buckets import Answer, Bucket, Committed, Conflict, Gate, 
 from milepost.engines.buckets.probe import probe
 from milepost.engines.simulated.bucket import Conditions, SimulatedBucket, StoreFault
 from milepost.engines.simulated.faults import Killed, Site
-from milepost.transitions.errors import MilepostError, Misconfigured, Unavailable
+from milepost.transitions.errors import Corrupt, MilepostError, Misconfigured, Unavailable
 from tests.buckets.benches import AMBIENT, get, put
 
 NOT_APPLIED = [StoreFault(status=status) for status in (0, 408, 409, 412, 429, 500, 503)]
@@ -339,6 +339,25 @@ class Refusing(SimulatedBucket):
         return super().create(key, data, deadline_s=deadline_s, gate=gate)
 
 
+class Mixing(SimulatedBucket):
+    """Races leave an object that differs from its own checksum, as those of `rclone serve s3` at times do."""
+
+    def __init__(self, *, told_by: str) -> None:
+        super().__init__()
+        self._told_by = told_by
+
+    def create(self, key: str, data: bytes, *, deadline_s: float, gate: Gate | None = None) -> Answer:
+        answer = super().create(key, data, deadline_s=deadline_s, gate=gate)
+        if self._told_by == "create" and isinstance(answer, Conflict) and key.endswith("/race"):
+            raise Corrupt("the bytes that arrived differ from the checksum")
+        return answer
+
+    def read(self, key: str, *, limit: int) -> tuple[bytes, Version]:
+        if self._told_by == "read" and key.endswith("/race"):
+            raise Corrupt("the bytes that arrived differ from the checksum")
+        return super().read(key, limit=limit)
+
+
 class TestProbe:
     @pytest.mark.parametrize(
         ("conditions", "broken"),
@@ -386,3 +405,17 @@ class TestProbe:
         promises = probe(OneRacerAhead(), "", ambient=AMBIENT, meet_s=0.05)
         assert not promises.racing_creates.kept
         assert "did not meet" in promises.racing_creates.seen
+
+    @pytest.mark.parametrize(
+        ("told_by", "seen"),
+        [
+            ("create", "corrupt"),
+            ("read", "the object holds bytes that it does not vouch for itself"),
+        ],
+    )
+    def test_an_object_that_several_writers_mixed_is_a_broken_promise(self, told_by: str, seen: str) -> None:
+        bucket = Mixing(told_by=told_by)
+        promises = probe(bucket, "", ambient=AMBIENT)
+        assert [name for name, tried in promises.items() if not tried.kept] == ["racing_creates"]
+        assert seen in promises.racing_creates.seen
+        assert bucket.tree() == {}
