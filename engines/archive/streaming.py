@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,7 +50,7 @@ def untold(_progress: Progress) -> None:
 
 
 class Meter:
-    """Counts the bytes of one stage and tells of each block."""
+    """Counts the bytes of one stage and tells of each block. Several threads may add; one at a time is told of."""
 
     def __init__(self, told: Told, *, doing: str, total: int, ambient: Ambient) -> None:
         self._told = told
@@ -58,13 +59,15 @@ class Meter:
         self.ambient = ambient
         self._since_s = ambient.monotonic_s()
         self._done = 0
+        self._mutex = threading.Lock()
 
     def add(self, count: int, *, path: str) -> None:
         """`count` more bytes of `path` are done."""
-        self._done += count
-        took_s = self.ambient.monotonic_s() - self._since_s
-        rate = self._done / took_s if took_s > 0 else 0.0
-        self._told(Progress(doing=self._doing, path=path, done=self._done, total=self._total, bytes_per_s=rate))
+        with self._mutex:
+            self._done += count
+            took_s = self.ambient.monotonic_s() - self._since_s
+            rate = self._done / took_s if took_s > 0 else 0.0
+            self._told(Progress(doing=self._doing, path=path, done=self._done, total=self._total, bytes_per_s=rate))
 
 
 def object_blocks(remote: Remote, path: str, stat: Stat) -> Iterator[memoryview]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ from attrs import evolve
 
 from milepost.engines.archive import declaration, receipt
 from milepost.engines.archive.declaration import DECLARATION
+from milepost.engines.archive.inventory import inventory_of
 from milepost.engines.archive.publisher import Archived, publish
 from milepost.engines.archive.receipt import RECEIPT, TEMPORARY, Receipt, TextMarker
+from milepost.engines.archive.streaming import untold
 from milepost.engines.buckets.remote import Remote
 from milepost.engines.checkpoints.manifest import ARTIFACT, MANIFEST
+from milepost.engines.disks.local import LocalDisk
 from milepost.engines.simulated import Fault, Killed, SimulatedDisk
 from milepost.engines.simulated.bucket import SimulatedBucket, StoreFault
 from milepost.transitions.errors import Corrupt, MilepostError, Misconfigured, Refused, Unavailable
@@ -108,6 +112,34 @@ class TestWhatIsArchived:
         for doing in ("hashing", "sending"):
             last = [progress for progress in seen if progress.doing == doing][-1]
             assert (last.done, last.total) == (payload, payload)
+
+
+LARGE_BYTES = 64 << 20
+
+
+class TestLargeFiles:
+    """They are hashed two at a time."""
+
+    def one(self, folder: Path) -> Saved:
+        payload = {"model.pt": bytes(LARGE_BYTES), "optim.pt": b"o" * (LARGE_BYTES + 1), "trainer.pt": b"small"}
+        return saved(LocalDisk(folder), payload=payload)
+
+    def test_each_has_its_own_digest_and_every_byte_is_told_of_once(self, tmp_path: Path) -> None:
+        one, seen = self.one(tmp_path), []
+        found = inventory_of(one.disk, one.path, ambient=AMBIENT, told=seen.append)
+        assert {file.path: file.digest for file in found.declaration.files} == {
+            path: f"sha256:{hashlib.sha256(data).hexdigest()}" for path, data in one.files.items() if path != MANIFEST
+        }
+        done = [progress.done for progress in seen]
+        assert done == sorted(done)
+        assert done[-1] == seen[-1].total == 2 * LARGE_BYTES + 1 + len(b"small")
+
+    @pytest.mark.parametrize("wrong", ["model.pt", "optim.pt"])
+    def test_one_that_changed_is_named(self, tmp_path: Path, wrong: str) -> None:
+        one = self.one(tmp_path)
+        one.disk.rewrite(f"{one.path}/{wrong}", offset=LARGE_BYTES // 2, data=b"W")
+        with pytest.raises(Corrupt, match=f"{wrong}: expected the digest blake3:"):
+            inventory_of(one.disk, one.path, ambient=AMBIENT, told=untold)
 
 
 class TestAgain:
