@@ -47,7 +47,8 @@ from milepost.journal.log.replay import Folded, fold
 from milepost.journal.opening import LOCK, Opened, opening_by, unusable
 from milepost.transitions.errors import Busy, Fenced, Refused, Unavailable
 from milepost.transitions.machine import State
-from milepost.transitions.run import RunStage
+from milepost.transitions.run import ReportProbe, RunStage
+from milepost.transitions.values import Promised
 
 ROOT = "checkpoint-root.txt"
 
@@ -102,7 +103,7 @@ def open_direct(
             _require_address(home)
         except OSError as error:
             raise unusable(disk, attempt, error) from error
-        _require_promises(home, ambient)
+        promises = _require_promises(home, ambient)
         _require_root(home)
         appender = log.claim()
         undo.callback(appender.close)
@@ -135,6 +136,7 @@ def open_direct(
             )
         )
         driver.barrier()  # the claim (rule 1)
+        driver.submit(_report(home, promises))
         _keep_names(home)
         driver.drain()
         close = undo.pop_all().close
@@ -210,6 +212,12 @@ def _require_promises(home: _Home, ambient: Ambient) -> Promises:
         promises.require(store)
         _probed[store] = promises
     return _probed[store]
+
+
+def _report(home: _Home, promises: Promises) -> ReportProbe:
+    """What the journal says of the store."""
+    seen = tuple(Promised(name=name, seen=tried.seen) for name, tried in promises.items())
+    return ReportProbe(store=home.bucket.where(""), promises=seen)
 
 
 def _require_root(home: _Home) -> None:

@@ -66,12 +66,14 @@ from milepost.transitions.run import (
     AdoptResume,
     EndRun,
     OpenRun,
+    ReportProbe,
     RotateSegment,
     Run,
     RunEnded,
     RunOpened,
     RunResumed,
     SegmentOpened,
+    StoreProbed,
 )
 from milepost.transitions.saving import (
     ArtifactSealed,
@@ -119,6 +121,7 @@ from milepost.transitions.values import SaveId
 Record = (
     SegmentOpened
     | RunOpened
+    | StoreProbed
     | RunResumed
     | RunEnded
     | UpdateOpened
@@ -155,6 +158,7 @@ Record = (
 Command = (
     OpenRun
     | RotateSegment
+    | ReportProbe
     | AdoptResume
     | EndRun
     | OpenUpdate
@@ -224,6 +228,7 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
         ("debris", sweeping.on_run_opened),
         ("emergency", emergency.on_run_opened),
     ),
+    StoreProbed: (("run", run.on_probed),),
     RunResumed: (
         ("run", run.on_resumed),
         ("updates", updates.on_run_resumed),
@@ -277,6 +282,7 @@ RECORDS: tuple[type, ...] = tuple(EVOLVE)
 DECIDE: Mapping[type, Callable[[State, Any], tuple[Record, ...]]] = {
     OpenRun: lambda s, c: run.open_run(s.run, c),
     RotateSegment: lambda s, c: run.rotate(s.run, c),
+    ReportProbe: lambda s, c: run.report_probe(s.run, c),
     AdoptResume: lambda s, c: _adopt(s, c),
     EndRun: lambda s, c: run.end(s.run, c, open_saves=tuple(save.id for save in s.saving.open)),
     OpenUpdate: lambda s, c: updates.open_update(s.updates, c, run=s.run),

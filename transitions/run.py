@@ -6,6 +6,7 @@
     OPEN       RunResumed       OPEN       what the epoch continues from is decided, once
     OPEN       RunEnded         ENDED      nothing is outstanding
     ENDED      RunOpened        OPEN       the run is continued
+    OPEN       StoreProbed      OPEN       the store of this run was seen to keep what its writers rely on
     any        SegmentOpened    the same   a log segment begins; it says where each earlier one ends
 
 An epoch begins with `RunOpened` and belongs to one writer.
@@ -19,7 +20,16 @@ from attrs import evolve, field, frozen
 
 from milepost.transitions.errors import IllegalTransition, Refused
 from milepost.transitions.tables import Stage, Table, follow
-from milepost.transitions.values import Clocks, LoopValue, Outcome, PassedOver, ResumeKind, RoleClocks, SaveId
+from milepost.transitions.values import (
+    Clocks,
+    LoopValue,
+    Outcome,
+    PassedOver,
+    Promised,
+    ResumeKind,
+    RoleClocks,
+    SaveId,
+)
 
 # --- records -----------------------------------------------------------------------------------
 
@@ -62,6 +72,16 @@ class RunOpened:
     pid: int
     milepost: str
     world_size: int
+
+
+@frozen(kw_only=True)
+class StoreProbed:
+    """The bucket that the run lives in was tried, and was seen to keep each of these promises."""
+
+    KIND: ClassVar[str] = "store-probed"
+    VERSION: ClassVar[int] = 1
+    store: str
+    promises: tuple[Promised, ...]
 
 
 @frozen(kw_only=True)
@@ -117,6 +137,14 @@ class RotateSegment:
 
 
 @frozen(kw_only=True)
+class ReportProbe:
+    """Report what the store of the run was seen to keep; one that does not keep everything is never opened."""
+
+    store: str
+    promises: tuple[Promised, ...]
+
+
+@frozen(kw_only=True)
 class AdoptResume:
     """Report what was restored, from where, and why nothing else was.
 
@@ -155,13 +183,17 @@ class RunStage(Stage):
 
 @frozen(kw_only=True)
 class Run:
-    """The run's part of the state. `opened` is the epoch's writer; `resumed` is None until its resume is decided."""
+    """The run's part of the state. `opened` is the epoch's writer; `resumed` is None until its resume is decided.
+
+    `probed` is what was seen of the bucket that the run lives in; None on a disk.
+    """
 
     stage: RunStage = RunStage.UNOPENED
     epoch: int = 0
     run_ts: str = ""
     segment: int = 0
     opened: RunOpened | None = None
+    probed: StoreProbed | None = None
     resumed: RunResumed | None = None
     ended: RunEnded | None = field(default=None)
 
@@ -169,6 +201,7 @@ class Run:
 TABLE: Table[RunStage] = {
     (RunStage.UNOPENED, RunOpened): RunStage.OPEN,
     (RunStage.OPEN, RunOpened): RunStage.OPEN,
+    (RunStage.OPEN, StoreProbed): RunStage.OPEN,
     (RunStage.OPEN, RunResumed): RunStage.OPEN,
     (RunStage.OPEN, RunEnded): RunStage.ENDED,
     (RunStage.ENDED, RunOpened): RunStage.OPEN,
@@ -196,9 +229,14 @@ def on_opened(run: Run, record: RunOpened) -> Run:
         epoch=record.epoch,
         run_ts=record.run_ts,
         opened=record,
+        probed=None,
         resumed=None,
         ended=None,
     )
+
+
+def on_probed(run: Run, record: StoreProbed) -> Run:
+    return evolve(run, stage=follow(TABLE, run.stage, record, of="the run"), probed=record)
 
 
 def on_resumed(run: Run, record: RunResumed) -> Run:
@@ -233,6 +271,12 @@ def open_run(run: Run, command: OpenRun) -> tuple[SegmentOpened | RunOpened, ...
 
 def rotate(run: Run, command: RotateSegment) -> tuple[SegmentOpened, ...]:
     return (SegmentOpened(number=command.segment, closes=command.closes),)
+
+
+def report_probe(run: Run, command: ReportProbe) -> tuple[StoreProbed, ...]:
+    if run.stage is not RunStage.OPEN:
+        raise Refused(f"a store is probed by the writer that opened the run; the run is {run.stage.value}")
+    return (StoreProbed(store=command.store, promises=command.promises),)
 
 
 def adopt(run: Run, command: AdoptResume) -> tuple[RunResumed, ...]:

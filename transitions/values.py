@@ -160,6 +160,14 @@ class LoopValue:
 
 
 @frozen(kw_only=True)
+class Promised:
+    """One promise of a store, and what was seen when it was tried."""
+
+    name: str
+    seen: str
+
+
+@frozen(kw_only=True)
 class PassedOver:
     """A checkpoint that a resume did not take, and why."""
 

@@ -11,7 +11,7 @@ from milepost.transitions.emergency import EmergencyCovered, TerminationObserved
 from milepost.transitions.machine import Record
 from milepost.transitions.pointing import PointerAdvanced
 from milepost.transitions.retention import Part, Pruned, PruneFailed, PruneOpened
-from milepost.transitions.run import RunEnded, RunOpened, RunResumed, SegmentOpened
+from milepost.transitions.run import RunEnded, RunOpened, RunResumed, SegmentOpened, StoreProbed
 from milepost.transitions.saving import ArtifactSealed, ComponentStored, SaveAbandoned, SaveOpened, SaveSealed
 from milepost.transitions.sweeping import DebrisCleared
 from milepost.transitions.updates import StepReported, UpdateAborted, UpdateApplied, UpdateOpened, UpdateSkipped
@@ -70,6 +70,11 @@ def _segment_opened(record: SegmentOpened) -> str:
 
 def _run_opened(record: RunOpened) -> str:
     return f"epoch {record.epoch}: process {record.pid} on {record.host} owns the run (milepost {record.milepost})"
+
+
+def _store_probed(record: StoreProbed) -> str:
+    kept = ", ".join(one.name.replace("_", " ") for one in record.promises)
+    return f"{record.store} was seen to keep: {kept}"
 
 
 def _run_resumed(record: RunResumed) -> str:
@@ -165,6 +170,7 @@ def _because(detail: str) -> str:
 SENTENCES: Mapping[type, Callable[[Any], str]] = {
     SegmentOpened: _segment_opened,
     RunOpened: _run_opened,
+    StoreProbed: _store_probed,
     RunResumed: _run_resumed,
     RunEnded: _run_ended,
     UpdateOpened: lambda r: f"step {r.step} begins (attempt {r.attempt})",

@@ -13,6 +13,8 @@ from milepost.engines.termination import Termination
 from milepost.journal import Config, Corrupt, Journal
 from milepost.journal.forensics.reading import locate
 from milepost.journal.forensics.verifying import verify
+from milepost.journal.log.replay import replay
+from milepost.transitions.run import StoreProbed
 from milepost.transitions.saving import SaveOpened
 from milepost.transitions.validation import ValidationStage
 from milepost.transitions.values import Mode, Outcome, Reason
@@ -65,6 +67,24 @@ def test_what_a_run_leaves_is_whole_to_a_reader(tmp_path: Path) -> None:
     for named in (RUN, str(local)):
         found = verify(locate(named, opener=cloud.remotes))
         assert (found.exit_code, found.findings) == (0, ())
+
+
+def test_the_journal_of_each_start_says_what_the_store_was_seen_to_keep(tmp_path: Path) -> None:
+    cloud = Cloud()
+    for until in (2, 4):
+        train(config(tmp_path), until=until, remotes=cloud.remotes)
+    entries = [entry for entry, _ in replay(locate(RUN, opener=cloud.remotes).log)]
+    told = [record for entry in entries for record in entry.records if isinstance(record, StoreProbed)]
+    assert [record.store for record in told] == [cloud.bucket().where("")] * 2
+    seen = {one.name: one.seen for one in told[0].promises}
+    racing = seen.pop("racing_creates")  # who wins is not known
+    assert (racing.count("committed"), racing.count("conflict")) == (1, 3)
+    assert seen == {
+        "create": "committed, conflict; the object holds first",
+        "swap": "committed, conflict, conflict; the object holds second",
+        "overtaken_create": "conflict, committed; the object holds overtaker",
+        "overtaken_swap": "conflict, committed; the object holds overtaker",
+    }
 
 
 def test_without_a_prefix_the_bucket_mirrors_the_local_layout(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ from milepost.transitions.run import (
     RunResumed,
     RunStage,
     SegmentOpened,
+    StoreProbed,
 )
 from milepost.transitions.saving import (
     ArtifactSealed,
@@ -103,6 +104,7 @@ from milepost.transitions.values import (
     Mode,
     Outcome,
     Plan,
+    Promised,
     Reason,
     ResumeKind,
     RoleClocks,
@@ -344,6 +346,9 @@ def state_in(room: str, stage: Enum, kind: type) -> State:
 _RECORDS: Mapping[type, Callable[[State], Record]] = {
     SegmentOpened: lambda state: SegmentOpened(number=state.run.segment + 1, closes=()),
     RunOpened: lambda state: run_opened(state.run.epoch + 1),
+    StoreProbed: lambda state: StoreProbed(
+        store="s3://b/ at store:1", promises=(Promised(name="create", seen="kept"),)
+    ),
     RunResumed: lambda state: resumed(save=state.validation.save),
     RunEnded: lambda state: RunEnded(outcome=Outcome.COMPLETED, step=10, detail=""),
     UpdateOpened: lambda state: UpdateOpened(attempt=state.updates.clocks.attempt_id + 1, step=10),

@@ -54,7 +54,7 @@ from milepost.transitions.retention import (
     ReportPruned,
     ReportPruneFailed,
 )
-from milepost.transitions.run import AdoptResume, EndRun, RotateSegment, RunStage
+from milepost.transitions.run import AdoptResume, EndRun, ReportProbe, RotateSegment, RunStage
 from milepost.transitions.saving import (
     ObserveSave,
     OpenSave,
@@ -86,6 +86,7 @@ from milepost.transitions.values import (
     Mode,
     Outcome,
     Plan,
+    Promised,
     Reason,
     ResumeKind,
     RoleClocks,
@@ -306,12 +307,13 @@ class Histories(RuleBasedStateMachine):
             assert moved[role].attempt_id == before[role].attempt_id + applied + skipped
             assert {**moved, role: before[role]} == before
 
-    @rule(step=STEPS, which=st.integers(min_value=0, max_value=2))
+    @rule(step=STEPS, which=st.integers(min_value=0, max_value=3))
     def ask_something_small(self, step: int, which: int) -> None:
         commands: tuple[Command, ...] = (
             ReportStep(step=step, metrics=()),
             RotateSegment(segment=self.state.run.segment + 1, closes=()),
             EndRun(outcome=Outcome.STOPPED, step=step),
+            ReportProbe(store="s3://b/ at store:1", promises=(Promised(name="create", seen="kept"),)),
         )
         self.ask(commands[which])
 

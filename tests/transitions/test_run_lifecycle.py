@@ -11,6 +11,7 @@ from milepost.transitions.run import (
     AdoptResume,
     ClosedSegment,
     EndRun,
+    ReportProbe,
     RotateSegment,
     Run,
     RunEnded,
@@ -18,10 +19,11 @@ from milepost.transitions.run import (
     RunResumed,
     RunStage,
     SegmentOpened,
+    StoreProbed,
 )
 from milepost.transitions.saving import OpenSave, SaveStage
 from milepost.transitions.updates import OpenUpdate, ReportStep
-from milepost.transitions.values import FULL, Clocks, Mode, Outcome, PassedOver, Reason, ResumeKind
+from milepost.transitions.values import FULL, Clocks, Mode, Outcome, PassedOver, Promised, Reason, ResumeKind
 from tests.transitions.samples import (
     PARTS,
     RESUMED_RUN,
@@ -83,6 +85,24 @@ def test_rotating_goes_on_in_the_next_segment_of_the_same_epoch() -> None:
 def test_a_segment_that_is_not_a_later_one_is_illegal(number: int) -> None:
     with pytest.raises(IllegalTransition, match=f"segment {number} opened after segment 1"):
         evolve(opened_run(decided=True), SegmentOpened(number=number, closes=()))
+
+
+REPORT = ReportProbe(store="s3://b/run at store:1", promises=(Promised(name="create", seen="committed, conflict"),))
+
+
+def test_what_a_store_was_seen_to_keep_is_known_until_the_next_epoch() -> None:
+    state = opened_run(decided=False)
+    (record,) = decide(state, REPORT)
+    after = evolve(state, record)
+    assert record == StoreProbed(store=REPORT.store, promises=REPORT.promises)
+    assert after == replaced(state, run=replaced(state.run, probed=record))
+    assert evolve(after, run_opened(2)).run.probed is None
+
+
+@pytest.mark.parametrize("stage", [RunStage.UNOPENED, RunStage.ENDED])
+def test_a_store_is_probed_by_the_writer_that_opened_the_run(stage: RunStage) -> None:
+    with pytest.raises(Refused, match=f"the run is {stage.value}"):
+        decide(State(run=PARTS["run"][stage]), REPORT)
 
 
 def test_the_resume_is_recorded_whole_and_sets_the_clocks() -> None:
