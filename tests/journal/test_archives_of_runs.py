@@ -158,6 +158,15 @@ def test_an_emergency_does_not_wait_for_the_archive_and_a_later_one_makes_up_for
     assert journal.state.archiving.open == ()
 
 
+def test_a_newest_checkpoint_that_nobody_declared_is_archived_behind_the_next_one(tmp_path: Path) -> None:
+    train(config(tmp_path), until=2)  # as a writer leaves it that dies between the seal and the declaration
+    stores = Stores()
+    _, journal = train(settings(tmp_path, "save_every=0"), until=2, remotes=stores)
+    assert [(one.save.step, one.stage) for one in journal.state.archiving.open] == [(2, ArchiveStage.DECLARED)]
+    train(settings(tmp_path), until=4, remotes=stores)
+    assert receipts(tmp_path) == {2, 4}
+
+
 # --- a publication ----------------------------------------------------------------------------------------
 
 
