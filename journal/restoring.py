@@ -98,7 +98,7 @@ class Restoring:
     def resume(self, driver: Driver) -> Resumption:
         """Decide, restore, record. On return the resume is durable."""
         saving, asked = driver.state.saving, self.config.resume
-        candidates = candidates_of(driver.state, self.checkpoints)
+        candidates = candidates_of(driver.state, self.checkpoints, every=False)
         if asked in ("auto", "off"):
             choice = choose(candidates, artifact=saving.newest_artifact)
             found = self._taken(choice.taken) if choice.taken is not None else None

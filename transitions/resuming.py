@@ -7,6 +7,7 @@ found enters as their standing. Names that lie there without a record are candid
     SOUND        the newest is taken               taken, unless a newer one is sealed in the run it would extend
     DAMAGED      the newest refuses the start      refused
     RELEASED     passed over, it is never newest   refused: it has no optimizer any more
+    UNSEEN       passed over, it is never newest   looked at before anything else
     UNRECORDED   passed over                       refused inside the run's own tree; elsewhere its manifest decides
 
 `auto` never steps back past damage in silence: the newest checkpoint is what was promised. The way out is a path.
@@ -37,11 +38,12 @@ from milepost.transitions.values import PassedOver, SaveId, iteration_name
 
 
 class Standing(Enum):
-    """What a look at a candidate found."""
+    """What a look at a candidate found. A start does not look behind the newest sound one."""
 
     SOUND = "sound"
     DAMAGED = "damaged"
     RELEASED = "released"
+    UNSEEN = "unseen"
     UNRECORDED = "unrecorded"
 
 

@@ -127,6 +127,14 @@ class Checkpoints(Protocol):
         """Remove what earlier epochs and these abandoned saves left in staging; the names that went."""
         ...
 
+    def names(self) -> tuple[str, ...]:
+        """Every name where a checkpoint may be, in order of step, by listings alone."""
+        ...
+
+    def claimed(self, name: str) -> Published | None:
+        """What is or claims to be a checkpoint under this name; None where nothing does."""
+        ...
+
     def published(self) -> tuple[Published, ...]:
         """Every name that is or claims to be a checkpoint, in order of step."""
         ...

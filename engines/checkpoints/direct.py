@@ -262,20 +262,29 @@ class DirectCheckpoints:
 
     # --- looking ----------------------------------------------------------------------------------------
 
+    def names(self) -> tuple[str, ...]:
+        return self._full.names()
+
+    def claimed(self, name: str) -> Published | None:
+        return self._claimed(self._full, name)
+
     def published(self) -> tuple[Published, ...]:
-        return tuple(self._claimed(self._full))
+        return self._all_claimed(self._full)
 
     def artifacts(self) -> tuple[Published, ...]:
-        return tuple(self._claimed(self._partial))
+        return self._all_claimed(self._partial)
 
-    def _claimed(self, tree: Tree) -> Iterator[Published]:
+    def _all_claimed(self, tree: Tree) -> tuple[Published, ...]:
+        return tuple(one for name in tree.names() if (one := self._claimed(tree, name)) is not None)
+
+    def _claimed(self, tree: Tree, name: str) -> Published | None:
         """What is published, or has a manifest that cannot be read; a name without one claims nothing (rule 1)."""
-        for one in tree.published():
-            if one.found is None:
-                there = self._read(f"{tree.path}/{one.name}/{tree.manifest}")
-                if there is None or names.revoked(there[0], where=one.name) is not None:
-                    continue
-            yield one
+        one = tree.claimed(name)
+        if one.found is None:
+            there = self._read(f"{tree.path}/{name}/{tree.manifest}")
+            if there is None or names.revoked(there[0], where=name) is not None:
+                return None
+        return one
 
     def examine(self, save: Save, *, lost: Part | None) -> str:
         return self._tree(save.plan).examine(save, lost=lost)

@@ -330,6 +330,14 @@ class LocalCheckpoints:
 
     # --- looking ----------------------------------------------------------------------------------------
 
+    def names(self) -> tuple[str, ...]:
+        with self._unavailable("looking at the published checkpoints"):
+            return self._full.names()
+
+    def claimed(self, name: str) -> Published | None:
+        with self._unavailable(f"looking at {name}"):
+            return self._full.claimed(name)
+
     def published(self) -> tuple[Published, ...]:
         with self._unavailable("looking at the published checkpoints"):
             return self._full.published()

@@ -53,7 +53,11 @@ class Tree:
 
     def published(self) -> tuple[Published, ...]:
         """Every name that is or claims to be a published save, in order of step."""
-        return tuple(self._published(name, may_lack=True) for name in self._names())
+        return tuple(map(self.claimed, self.names()))
+
+    def claimed(self, name: str) -> Published:
+        """What lies under this name, by a quick look."""
+        return self._published(name, may_lack=True)
 
     def examine(self, save: Save, *, lost: Part | None) -> str:
         """What is wrong with what the journal sealed, where it lost this part since; an empty string for nothing."""
@@ -68,7 +72,7 @@ class Tree:
 
     def manifests(self) -> Iterator[tuple[str, Manifest]]:
         """Every name whose manifest can be read, with it; nothing else of it is looked at."""
-        for name in self._names():
+        for name in self.names():
             found = None
             with suppress(Corrupt, OSError):
                 found = self._read(name)
@@ -96,7 +100,8 @@ class Tree:
             with suppress(FileNotFoundError):  # retention took it, or an overtaken writer all of it
                 self.disk.sync_dir(folder)
 
-    def _names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
+        """Every name of an iteration, in order of step."""
         try:
             names = self.disk.names(self.path)
         except FileNotFoundError:

@@ -104,7 +104,7 @@ def _applied(place: Place, config: Config, policy: ApplyRetention, planned: Reta
 def _prune(place: Place, opened: Opened, policy: ApplyRetention) -> None:
     """An epoch that continues from the newest checkpoint, restores nothing, applies retention and ends."""
     driver = opened.driver
-    choice = choose(candidates_of(driver.state, opened.checkpoints), artifact=None)
+    choice = choose(candidates_of(driver.state, opened.checkpoints, every=False), artifact=None)
     assert choice.taken is not None and choice.taken.save is not None, "something is to go, so something is newer"
     driver.submit(
         AdoptResume(

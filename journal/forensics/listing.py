@@ -108,10 +108,11 @@ def names_at(place: Place, kind: Kind) -> frozenset[str]:
     return frozenset(place.disk.names(tree) if place.disk.stat(tree) is not None else ())
 
 
-def candidates_at(place: Place, state: State, *, there: frozenset[str]) -> tuple[Candidate, ...]:
+def candidates_at(place: Place, state: State, *, there: frozenset[str], every: bool = False) -> tuple[Candidate, ...]:
     """What the journal sealed and what lay beside it before the log was read, each with its standing.
 
-    What came later is a live writer's next checkpoint, which the log that was read cannot know.
+    With `every` each is looked at, otherwise what a start looks at. What came later is a live writer's next
+    checkpoint, which the log that was read cannot know.
     """
     if place.disk.stat(place.checkpoints) is None:
         return tuple(
@@ -124,7 +125,7 @@ def candidates_at(place: Place, state: State, *, there: frozenset[str]) -> tuple
             )
             for save in kept(state.retention, saving=state.saving)
         )
-    found = candidates_of(state, checkpoints_at(place))
+    found = candidates_of(state, checkpoints_at(place), every=every)
     return tuple(one for one in found if one.save is not None or one.name in there)
 
 
@@ -161,7 +162,7 @@ def _told(place: Place) -> tuple[Chronicle, Listing]:
 
 def _checkpoints(place: Place, story: Chronicle, *, there: frozenset[str], pointer: str | None) -> Iterator[Listed]:
     state = story.state
-    for candidate in candidates_at(place, state, there=there):
+    for candidate in candidates_at(place, state, there=there, every=True):
         if is_open(candidate.name, Kind.CHECKPOINT, state):
             continue
         latest = candidate.name == pointer

@@ -160,7 +160,7 @@ BUGS = (
     bug(
         "a tombstone is taken for a published name",
         f"{DIRECT}:DirectCheckpoints._claimed",
-        "if there is None or names.revoked(there[0], where=one.name) is not None:",
+        "if there is None or names.revoked(there[0], where=name) is not None:",
         "if there is None:",
         saving.test_a_half_written_or_revoked_iteration_is_no_published_name,
     ),

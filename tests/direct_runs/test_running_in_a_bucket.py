@@ -18,8 +18,8 @@ from milepost.transitions.run import StoreProbed
 from milepost.transitions.saving import SaveOpened
 from milepost.transitions.validation import ValidationStage
 from milepost.transitions.values import Mode, Outcome, Reason
-from tests.direct_runs.stores import ROOT, RUN, Cloud, config, plain, train
-from tests.journal.runs import FakeWatch
+from tests.direct_runs.stores import ROOT, RUN, Cloud, config, opened, plain, train
+from tests.journal.runs import FakeWatch, Training
 
 SAVING = ("save_every=0", "validation.every_steps=2", "validation.save_checkpoint=true")
 POINTER = f"{ROOT}/latest_checkpoint.txt"
@@ -295,6 +295,19 @@ def test_damage_refuses_a_resume(tmp_path: Path) -> None:
         upload.commit()
     with pytest.raises(Corrupt, match="distcp"):
         train(config(tmp_path), until=4, remotes=cloud.remotes)
+
+
+def test_what_a_start_asks_of_the_checkpoints_does_not_grow_with_their_number(tmp_path: Path) -> None:
+    asked = []
+    cloud = Cloud()
+    for until in (8, 24):
+        train(config(tmp_path), until=until, remotes=cloud.remotes)
+        before = len(cloud.bucket().trace)
+        opened(config(tmp_path, "save_every=0"), Training(), remotes=cloud.remotes).close()
+        requests = cloud.bucket().trace[before:]
+        asked.append(sorted(one.verb for one in requests if one.key.startswith(f"{ROOT}/iter_")))
+    assert asked[0].count("head") > 4
+    assert asked[0] == asked[1]
 
 
 def test_the_fold_cache_and_the_slot_cache_are_kept_and_disposable(tmp_path: Path) -> None:

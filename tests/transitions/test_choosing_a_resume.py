@@ -53,6 +53,10 @@ CHOICES: dict[str, tuple[tuple[Candidate, ...], Choice]] = {
         (released(10), TWENTY),
         Choice(taken=TWENTY, passed_over=(without_optimizer(10),)),
     ),
+    "an older one was not looked at": (
+        (sealed(10, Standing.UNSEEN), TWENTY),
+        Choice(taken=TWENTY, passed_over=(older(10, than=20),)),
+    ),
     "older ones of every standing": (
         (released(5), TORN_TEN, TWENTY, unrecorded(30)),
         Choice(taken=TWENTY, passed_over=(without_optimizer(5), older(10, than=20), passed(30))),

@@ -98,6 +98,7 @@ STEPS = st.integers(min_value=-1, max_value=8)
 PLANS = st.sampled_from([FULL, FULL, FULL, PARTIAL, (Component.MODEL,)])
 SOME_STEPS = st.lists(st.integers(min_value=0, max_value=8), max_size=3).map(tuple)
 ARCHIVE_ENDS = st.sampled_from(["failed", "marked", "declared"])
+PRUNE_ENDS = st.sampled_from(["failed", "pruned", "opened"])
 ENDS = st.sampled_from(["failed", "passed", "marked", "sealed", "opened"])
 EVALUATED = ("failed", "passed", "marked")
 
@@ -148,8 +149,17 @@ class Histories(RuleBasedStateMachine):
         in_parts=st.booleans(),
         artifact=st.booleans(),
         archives=st.none() | ARCHIVE_ENDS,
+        prunes=st.none() | PRUNE_ENDS,
     )
-    def begin(self, ends: list[str], several: bool, in_parts: bool, artifact: bool, archives: str | None) -> None:
+    def begin(
+        self,
+        ends: list[str],
+        several: bool,
+        in_parts: bool,
+        artifact: bool,
+        archives: str | None,
+        prunes: str | None,
+    ) -> None:
         """Nothing at all, or a run with some checkpoints: retention needs several before it does anything."""
         self.several, self.in_parts = several, in_parts
         for end in ends:
@@ -157,6 +167,10 @@ class Histories(RuleBasedStateMachine):
             self.boundary(plan=FULL, pending=end in EVALUATED, end=end)
             if archives is not None and self.state.saving.newest is not None:
                 self.archive(step=self.state.saving.newest.step, plan=FULL, end=archives)
+        if prunes is not None:
+            self.apply_retention(
+                keep_optim_last=1, keep_model_last=0, keep_fn=None, archived=None, in_use=(), end=prunes
+            )
         if artifact:
             self.start_again()
             self.boundary(plan=PARTIAL, pending=False, end="sealed")
@@ -239,7 +253,7 @@ class Histories(RuleBasedStateMachine):
         keep_fn=st.none() | st.just(()),
         archived=st.none() | SOME_STEPS,
         in_use=st.just(()) | SOME_STEPS,
-        end=st.sampled_from(["failed", "pruned", "opened"]),
+        end=PRUNE_ENDS,
     )
     def apply_retention(
         self,
@@ -317,11 +331,13 @@ class Histories(RuleBasedStateMachine):
         )
         self.ask(commands[which])
 
-    @rule(step=STEPS, plan=PLANS)
-    def be_told_to_stop(self, step: int, plan: Plan) -> None:
-        self.ask(ObserveTermination(step=step, reason="signal", detail="SIGTERM"))
+    @rule(step=st.none() | STEPS, plan=PLANS)
+    def be_told_to_stop(self, step: int | None, plan: Plan) -> None:
+        """At the step of the newest save, or at any later one."""
         newest = self.state.saving.newest_step
-        took = self.ask(CoverEmergency(step=max(step, -1 if newest is None else newest), plan=plan))
+        step = max(-1 if step is None else step, -1 if newest is None else newest)
+        self.ask(ObserveTermination(step=step, reason="signal", detail="SIGTERM"))
+        took = self.ask(CoverEmergency(step=step, plan=plan))
         assert not took or self.state.emergency.save in self.published
 
     # --- the engine -------------------------------------------------------------------------------------------
