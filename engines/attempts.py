@@ -24,6 +24,11 @@ from milepost.engines.ambient import Ambient
 from milepost.engines.disks import Disk
 from milepost.transitions.errors import Refused, Unavailable
 
+CHECKPOINTS = "checkpoints"
+ARTIFACTS = "checkpoint_artifacts"
+JOURNAL = "journal"
+"""What lies in the directory of an attempt."""
+
 _RUN_TS = re.compile(r"\d{14}", re.ASCII)
 
 
@@ -44,7 +49,7 @@ def resolve(disk: Disk, home: str, *, resume: str, run_ts: str, ambient: Ambient
             return _pinned(disk, home, run_ts)
         if resume == "off":
             return _mint(disk, home, ambient)
-        if disk.stat(f"{home}/checkpoints") is not None:
+        if disk.stat(f"{home}/{CHECKPOINTS}") is not None:
             return Attempt(path=home, run_ts="", minted=False)
         existing = attempts(disk, home)
         containing = next((ts for ts in existing if f"/{home}/{ts}/" in f"/{resume}/"), None)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+from milepost.engines.attempts import CHECKPOINTS
 from milepost.engines.buckets import Bucket
 from milepost.engines.buckets.reading import BucketDisk
 from milepost.engines.buckets.remote import SCHEME, OpenRemote
@@ -28,10 +29,6 @@ from milepost.engines.checkpoints.local import LocalCheckpoints
 from milepost.engines.digests import Algorithm
 from milepost.engines.disks import Disk
 from milepost.engines.disks.local import LocalDisk
-
-CHECKPOINTS = "checkpoints"
-ARTIFACTS = "checkpoint_artifacts"
-JOURNAL = "journal"
 
 ADDRESS = "checkpoint_store.txt"
 """In the local directory of an attempt whose primary is a bucket: one line, the address of the run there."""

@@ -26,7 +26,7 @@ from attrs import frozen
 
 from milepost import __version__
 from milepost.engines.ambient import Ambient
-from milepost.engines.attempts import Attempt, make_directories
+from milepost.engines.attempts import ARTIFACTS, JOURNAL, Attempt, make_directories
 from milepost.engines.buckets import Bucket, Committed, Conflict, Unknown
 from milepost.engines.buckets.probe import Promises, probe
 from milepost.engines.buckets.reading import BucketDisk
@@ -38,7 +38,7 @@ from milepost.engines.logs import Appender
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.logs.slots import SlotLog
 from milepost.engines.perform import Engines
-from milepost.engines.places import ADDRESS, ADDRESS_BYTES, ARTIFACTS, JOURNAL, Place, Store, base_and_root, below
+from milepost.engines.places import ADDRESS, ADDRESS_BYTES, Place, Store, base_and_root, below
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
 from milepost.journal.log.entries import LINE_LIMIT_BYTES, unpack

@@ -17,7 +17,7 @@ from attrs import define
 from milepost import __version__
 from milepost.engines.ambient import Ambient
 from milepost.engines.archive.archiver import Archiver
-from milepost.engines.attempts import Attempt, make_directories
+from milepost.engines.attempts import ARTIFACTS, CHECKPOINTS, JOURNAL, Attempt, make_directories
 from milepost.engines.buckets.remote import SCHEME, OpenRemote
 from milepost.engines.buckets.remote import remotes as opened_by
 from milepost.engines.checkpoints import Checkpoints, released
@@ -26,15 +26,7 @@ from milepost.engines.disks import Disk, Lock
 from milepost.engines.logs import Appender, Log
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.perform import Engines
-from milepost.engines.places import (
-    ADDRESS,
-    ADDRESS_BYTES,
-    ARTIFACTS,
-    CHECKPOINTS,
-    Folder,
-    Place,
-    local_checkpoints,
-)
+from milepost.engines.places import ADDRESS, ADDRESS_BYTES, Folder, Place, local_checkpoints
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
 from milepost.journal.log.foldcache import FoldCache
@@ -111,11 +103,11 @@ def open_attempt(
         algorithm=config.digest,
         crc32=config.archive_crc32,
     )
-    log = SegmentLog(disk, folder=f"{attempt.path}/journal")
-    cache = FoldCache(disk, folder=f"{attempt.path}/journal")
+    log = SegmentLog(disk, folder=f"{attempt.path}/{JOURNAL}")
+    cache = FoldCache(disk, folder=f"{attempt.path}/{JOURNAL}")
     with ExitStack() as undo:
         try:
-            make_directories(disk, f"{attempt.path}/journal")
+            make_directories(disk, f"{attempt.path}/{JOURNAL}")
             lock = disk.lock(f"{attempt.path}/{LOCK}")
         except BlockingIOError:
             raise Busy(_who(log, disk.where(attempt.path))) from None
@@ -206,9 +198,9 @@ def _archiver(
         return None
     return Archiver(
         disk=disk,
-        checkpoints=f"{attempt.path}/checkpoints",
-        artifacts=f"{attempt.path}/checkpoint_artifacts",
-        destination=f"{SCHEME}{upload.bucket}/{upload.prefix or f'{attempt.path}/checkpoints'}",
+        checkpoints=f"{attempt.path}/{CHECKPOINTS}",
+        artifacts=f"{attempt.path}/{ARTIFACTS}",
+        destination=f"{SCHEME}{upload.bucket}/{upload.prefix or f'{attempt.path}/{CHECKPOINTS}'}",
         credentials=Path(upload.credentials) if upload.credentials else None,
         ambient=ambient,
         remotes=remotes,

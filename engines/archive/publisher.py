@@ -25,6 +25,7 @@ from milepost.engines.archive.declaration import DECLARATION, Declaration, decod
 from milepost.engines.archive.inventory import Inventory, inventory_of, manifest_of, small_file
 from milepost.engines.archive.receipt import Receipt
 from milepost.engines.archive.streaming import Meter, Told, algorithm_of, file_blocks, require_object, untold
+from milepost.engines.attempts import ARTIFACTS, CHECKPOINTS
 from milepost.engines.buckets import SMALL_BYTES, Answer, Committed, Conflict, Unknown, Version
 from milepost.engines.buckets.probe import Promises, probe
 from milepost.engines.buckets.remote import Destination, Remote
@@ -36,7 +37,6 @@ from milepost.transitions.errors import Corrupt, Refused, Unavailable
 from milepost.transitions.values import FULL, FileDigest
 
 DEADLINE_S = 120.0
-CHECKPOINTS, ARTIFACTS = "checkpoints", "checkpoint_artifacts"
 
 
 @frozen(kw_only=True)

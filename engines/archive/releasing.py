@@ -23,6 +23,7 @@ from milepost.engines.archive import receipt as receipts
 from milepost.engines.archive.inventory import manifest_of
 from milepost.engines.archive.receipt import Receipt, TextMarker
 from milepost.engines.archive.streaming import Meter, Told, algorithm_of, file_digests, require_object, untold
+from milepost.engines.attempts import JOURNAL
 from milepost.engines.buckets.remote import Destination, Remote
 from milepost.engines.checkpoints import released
 from milepost.engines.checkpoints.manifest import Manifest
@@ -30,8 +31,6 @@ from milepost.engines.checkpoints.released import RECEIPT, RELEASED
 from milepost.engines.disks import Disk
 from milepost.transitions.errors import Corrupt, MilepostError
 from milepost.transitions.values import FULL, FileDigest
-
-JOURNAL = "journal"
 
 Opener: TypeAlias = Callable[[Destination], Remote | None]
 """The destination as the given credentials address it, or None where they address another store."""

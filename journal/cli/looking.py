@@ -59,7 +59,7 @@ def ls(ctx: click.Context, run: str, *, credentials: Path | None, as_json: bool)
          "reason", "components": [those that are there],
          "roles": [{"role", "clocks": {"attempt_id", "optimizer_step",
          "skipped_total", "skipped_consecutive"}}], "size": bytes, "at": UTC,
-         "latest", "resumable", "detail"}]}
+         "latest", "archived": has an archive's receipt, "resumable", "detail"}]}
     """
     place = open_run(run, credentials)
     found = listing(place)
@@ -75,9 +75,10 @@ def ls(ctx: click.Context, run: str, *, credentials: Path | None, as_json: bool)
 
 def _print_listing(rows: tuple[Listed, ...]) -> None:
     age = "AGE" if on_terminal() else "AT"
-    several = any(one.roles for one in rows)
+    several, kept = any(one.roles for one in rows), any(one.archived for one in rows)
+    names = ("NAME", "KIND", "STEP", "STATE", "REASON", "HOLDS", *several * ("ROLES",), "SIZE", age, "LATEST")
     print_table(
-        ("NAME", "KIND", "STEP", "STATE", "REASON", "HOLDS", *several * ("ROLES",), "SIZE", age, "LATEST", "RESUME"),
+        (*names, *kept * ("ARCHIVE",), "RESUME"),
         [
             (
                 one.name,
@@ -90,6 +91,7 @@ def _print_listing(rows: tuple[Listed, ...]) -> None:
                 size(one.size),
                 when(one.at),
                 "latest" if one.latest else "-",
+                *kept * ("archived" if one.archived else "-",),
                 "yes" if one.resumable else "no",
             )
             for one in rows
@@ -273,6 +275,7 @@ def diff(run: str, old: str, new: str, *, credentials: Path | None, as_json: boo
         {"old": seq, "new": seq,
          "changes": [{"part", "field", "old": JSON text, "new": JSON text}],
          "added": [names of checkpoints], "artifacts": [names of artifacts],
+         "archived": [names of either],
          "released": [checkpoints that lost their optimizer], "removed": [checkpoints]}
     """
     place = open_run(run, credentials)
@@ -288,6 +291,7 @@ def _print_difference(place: Place, found: Difference) -> None:
     told = (
         *((f"+ {name}", "green") for name in found.added),
         *((f"+ artifact {name}", "green") for name in found.artifacts),
+        *((f"archived {name}", "green") for name in found.archived),
         *((f"- optimizer of {name}", "yellow") for name in found.released),
         *((f"- {name}", "yellow") for name in found.removed),
     )

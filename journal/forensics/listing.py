@@ -65,7 +65,7 @@ class Listed:
 
     `components` and `size`, payload in bytes, are of what is there: what retention released does not count. `roles`
     are those that it joins, at the clocks that were recorded; none for one trainer. `at` is when that was
-    recorded, or empty. `latest` says that the pointer names it.
+    recorded, or empty. `latest` says that the pointer names it, `archived` that it has the receipt of an archive.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Listed:
     size: int
     at: str
     latest: bool
+    archived: bool
     resumable: bool
     detail: str
 
@@ -178,6 +179,7 @@ def _checkpoints(place: Place, story: Chronicle, *, there: frozenset[str], point
             stage=Stage.DAMAGED if damaged else stage_of(state, save.id),
             detail=candidate.detail,
             latest=latest,
+            archived=released.is_archived(place.disk, f"{place.checkpoints}/{candidate.name}"),
             resumable=candidate.standing is Standing.SOUND,
         )
 
@@ -194,7 +196,8 @@ def _artifacts(place: Place, story: Chronicle, *, there: frozenset[str]) -> Iter
             problem = checkpoints.examine(save, lost=None) if name in seen else "the directory is gone"
             stage = Stage.DAMAGED if problem else Stage.ARTIFACT
             gone = "" if problem else _archived(place, name)
-            yield _sealed(save, story, kind=Kind.ARTIFACT, stage=stage, detail=problem or gone)
+            archived = released.is_archived(place.disk, f"{place.artifacts}/{name}")
+            yield _sealed(save, story, kind=Kind.ARTIFACT, stage=stage, archived=archived, detail=problem or gone)
         elif name in there and not is_open(name, Kind.ARTIFACT, state):
             detail = seen[name].problem or "the journal has no record of it"
             yield _unrecorded(name, Kind.ARTIFACT, detail=detail)
@@ -217,6 +220,7 @@ def _sealed(
     *,
     kind: Kind,
     stage: Stage,
+    archived: bool,
     detail: str,
     latest: bool = False,
     resumable: bool = False,
@@ -235,6 +239,7 @@ def _sealed(
         size=sum(file.size for one in parts for file in one.files),
         at=story.sealed(save.id).at,
         latest=latest,
+        archived=archived,
         resumable=resumable,
         detail=detail,
     )
@@ -255,6 +260,7 @@ def _unrecorded(name: str, kind: Kind, *, detail: str, latest: bool = False) -> 
         size=0,
         at="",
         latest=latest,
+        archived=False,
         resumable=False,
         detail=detail,
     )
@@ -273,6 +279,7 @@ def _under_way(save: Save, story: Chronicle) -> Listed:
         size=save.size,
         at=story.events[save.id][-1].at,
         latest=False,
+        archived=False,
         resumable=False,
         detail=story.events[save.id][-1].text,
     )

@@ -38,8 +38,8 @@ class Change:
 class Difference:
     """What changed from one entry to another.
 
-    Between them checkpoints were sealed (`added`) and `artifacts`; of others the optimizer was `released`, and some
-    were `removed`.
+    Between them checkpoints were sealed (`added`) and `artifacts`, and some of either `archived`; of others the
+    optimizer was `released`, and some were `removed`.
     """
 
     old: int
@@ -47,6 +47,7 @@ class Difference:
     changes: tuple[Change, ...]
     added: tuple[str, ...]
     artifacts: tuple[str, ...]
+    archived: tuple[str, ...]
     released: tuple[str, ...]
     removed: tuple[str, ...]
 
@@ -68,6 +69,7 @@ def difference(place: Place, old: str, new: str) -> Difference:
         changes=_without_shells(changes),
         added=_joined(before.saving.sealed, after.saving.sealed),
         artifacts=_joined(before.saving.artifacts, after.saving.artifacts),
+        archived=tuple(save.directory for save in sorted(set(after.archiving.marked) - set(before.archiving.marked))),
         released=_joined(before.retention.released, after.retention.released),
         removed=_joined(before.retention.removed, after.retention.removed),
     )
@@ -102,7 +104,13 @@ def fields_of(state: State) -> Iterator[tuple[tuple[str, str], str]]:
                 yield (part, path), value
 
 
-_MAPS = {("saving", "sealed"), ("saving", "artifacts"), ("retention", "released"), ("retention", "removed")}
+_MAPS = {
+    ("saving", "sealed"),
+    ("saving", "artifacts"),
+    ("archiving", "marked"),
+    ("retention", "released"),
+    ("retention", "removed"),
+}
 
 
 def _leaves(value: object, path: str) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from milepost.engines.ambient import SystemAmbient
-from milepost.engines.attempts import attempts
+from milepost.engines.attempts import ARTIFACTS, CHECKPOINTS, JOURNAL, attempts
 from milepost.engines.buckets import Bucket
 from milepost.engines.buckets.reading import BucketDisk
 from milepost.engines.buckets.remote import SCHEME, OpenRemote, Remote, remotes
@@ -37,6 +37,7 @@ from milepost.engines.disks.local import LocalDisk
 from milepost.engines.logs import Log
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.logs.slots import SlotLog
+from milepost.engines.places import ADDRESS
 from milepost.transitions.errors import Refused
 from milepost.transitions.values import FULL, Plan, parse_iteration
 
@@ -53,11 +54,8 @@ class Kind(Enum):
         return cls.CHECKPOINT if plan == FULL else cls.ARTIFACT
 
 
-TREES: Mapping[Kind, str] = {Kind.CHECKPOINT: "checkpoints", Kind.ARTIFACT: "checkpoint_artifacts"}
+TREES: Mapping[Kind, str] = {Kind.CHECKPOINT: CHECKPOINTS, Kind.ARTIFACT: ARTIFACTS}
 """The folder of a run in which each kind lies, unless an explicit prefix in a bucket says otherwise."""
-
-STORE = "checkpoint_store.txt"
-"""In the local directory of a run whose primary is a bucket: one line, the address of the run there."""
 
 
 @frozen(kw_only=True)
@@ -79,7 +77,7 @@ class Place:
 
     @property
     def journal(self) -> str:
-        return _join(self.path, "journal")
+        return _join(self.path, JOURNAL)
 
     @property
     def remote(self) -> bool:
@@ -162,23 +160,23 @@ def _on_disk(run: str) -> Place:
     )
 
 
-_PARTS = ("journal", *TREES.values())
+_PARTS = (JOURNAL, *TREES.values())
 
 
 def _is_run(path: str) -> bool:
-    return any(os.path.exists(os.path.join(path, name)) for name in (*_PARTS, STORE))
+    return any(os.path.exists(os.path.join(path, name)) for name in (*_PARTS, ADDRESS))
 
 
 def _stored_at(path: str) -> str:
     """The address in the bucket that a local run directory names; empty where it names none."""
     try:
-        with open(os.path.join(path, STORE), encoding="utf-8", errors="replace") as file:
+        with open(os.path.join(path, ADDRESS), encoding="utf-8", errors="replace") as file:
             address = file.read(4096).strip()
     except FileNotFoundError:
         return ""
     if not address.startswith(SCHEME):
         raise Refused(
-            f"{path}/{STORE}: expected an s3:// address, found {address[:80]!r}; name the run in its bucket"
+            f"{path}/{ADDRESS}: expected an s3:// address, found {address[:80]!r}; name the run in its bucket"
         )
     return address
 
@@ -190,7 +188,7 @@ def _place(path: str, *, checkpoint: str = "", kind: Kind = Kind.CHECKPOINT, not
         path=name,
         checkpoint=checkpoint,
         kind=kind,
-        lock=os.path.join(path, "journal", "lock"),
+        lock=os.path.join(path, JOURNAL, "lock"),
         notes=notes,
     )
 
@@ -242,7 +240,7 @@ def _one_in_bucket(bucket: Bucket, disk: BucketDisk, above: str, name: str) -> P
 def _run_in_bucket(bucket: Bucket, disk: BucketDisk, base: str, *, root: str = "") -> Place:
     """The run at `base`; its checkpoints lie below `root`, which is looked for where nobody named it."""
     trees = {**TREES, Kind.CHECKPOINT: root or _root_in(bucket, disk, base)}
-    slots = SlotLog(bucket, nonce=SystemAmbient().nonce, folder=_join(base, "journal"))
+    slots = SlotLog(bucket, nonce=SystemAmbient().nonce, folder=_join(base, JOURNAL))
     return Place(disk=disk, path=base, trees=trees, slots=slots)
 
 

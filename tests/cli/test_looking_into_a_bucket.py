@@ -16,11 +16,12 @@ from milepost.engines.checkpoints import direct_names
 from milepost.engines.checkpoints.manifest import MANIFEST
 from milepost.engines.checkpoints.parts import GENERATIONS
 from milepost.engines.disks.local import LocalDisk
+from milepost.engines.places import ADDRESS
 from milepost.engines.simulated.bucket import SimulatedBucket
 from milepost.journal.forensics import foreseeing
 from milepost.journal.forensics.listing import Stage, listing, shown
 from milepost.journal.forensics.questions import difference, replayed
-from milepost.journal.forensics.reading import STORE, Kind, Place, locate
+from milepost.journal.forensics.reading import Kind, Place, locate
 from milepost.journal.forensics.timeline import Wanted, entry_at, follow, records, state_at
 from milepost.journal.forensics.verifying import verify
 from milepost.transitions.errors import Corrupt, Refused
@@ -114,7 +115,7 @@ def test_a_local_directory_leads_to_its_bucket(bucket: SimulatedBucket, ended: P
     store_run(ended, bucket, BASE)
     local = tmp_path / "local" / "20260102030405"
     (local / "journal").mkdir(parents=True)
-    (local / STORE).write_text(f"s3://b/{BASE}\n")
+    (local / ADDRESS).write_text(f"s3://b/{BASE}\n")
     for named in (local, local / "journal", local.parent):
         place = locate(str(named), opener=opener_of(bucket))
         assert (place.path, place.remote) == (BASE, True)
@@ -122,7 +123,7 @@ def test_a_local_directory_leads_to_its_bucket(bucket: SimulatedBucket, ended: P
         *earlier, note = place.notes
         assert note == f"{local} keeps its checkpoints and its journal at s3://simulated/{BASE}"
         assert len(earlier) == (named == local.parent)
-    (local / STORE).write_text("nonsense\n")
+    (local / ADDRESS).write_text("nonsense\n")
     with pytest.raises(Refused, match="expected an s3:// address"):
         locate(str(local), opener=opener_of(bucket))
 
@@ -372,7 +373,7 @@ def test_nothing_in_a_bucket_is_pruned(milepost: Milepost, server: SeaweedFS, en
     store_run(ended, bucket, f"pruned/{BASE}")
     local = tmp_path / "local"
     local.mkdir()
-    (local / STORE).write_text(f"s3://{server.bucket}/pruned/{BASE}\n")
+    (local / ADDRESS).write_text(f"s3://{server.bucket}/pruned/{BASE}\n")
     answer = milepost("prune", local, "--keep-model-last", "1", "--credentials", credentials)
     assert answer.code == 2
     assert "nothing in a bucket is ever deleted" in answer.err
