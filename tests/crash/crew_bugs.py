@@ -123,8 +123,8 @@ CREW_BUGS: tuple[Bug, ...] = (
         f"{COMPANY}:Payload._store_together",
         (
             (
-                'self._note((checkpoints.put_bytes(save, f"{full}/.metadata", data),))',
-                'checkpoints.put_bytes(save, f"{full}/.metadata", data)',
+                'self._note((checkpoints.put_bytes(save, f"{full}/.metadata", data, plan=self.plan),))',
+                'checkpoints.put_bytes(save, f"{full}/.metadata", data, plan=self.plan)',
             ),
         ),
     ),
