@@ -32,8 +32,11 @@ class Stale:
     reported: str | None
 
     def __str__(self) -> str:
-        said = "carries no execution id" if self.reported is None else f"is of execution {self.reported!r}"
-        return f"the report {said}, and that is not the one that runs now; nothing was changed: end this worker"
+        if self.reported is None:
+            found = "carries no execution id, which it needs here"
+        else:
+            found = f"is of execution {self.reported!r}, and another one runs now"
+        return f"the report {found}; nothing was changed: end this worker"
 
 
 def admit(reported: object, *, execution_id: str) -> Stale | None:
