@@ -14,9 +14,11 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
+from typing import cast
 
 from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
+from hypercorn.typing import Framework
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
@@ -241,7 +243,7 @@ def serve(controller: Controller, *, port: int = 0, also: Iterable[Route] = ()) 
         config.bind = [f"fd://{listening.detach()}"]  # which hypercorn closes
         config.graceful_timeout = 5.0  # seconds in which answers that are under way arrive
         config.loglevel = "WARNING"
-        await hypercorn_serve(app, config, shutdown_trigger=stopped.wait)
+        await hypercorn_serve(cast(Framework, app), config, shutdown_trigger=stopped.wait)
 
     asyncio.run(run())
     print("a worker resumed from something else: nobody goes on", flush=True)
