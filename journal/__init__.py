@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from milepost.engines.applications import CheckpointManifest
+    from milepost.engines.applications import CheckpointManifest, shard_names
     from milepost.journal.boundaries import Verdict
     from milepost.journal.config import Config
     from milepost.journal.facade import Journal
@@ -45,10 +45,12 @@ __all__ = [
     "Resumption",
     "Unavailable",
     "Verdict",
+    "shard_names",
 ]
 
 _ELSEWHERE = {
     "CheckpointManifest": "milepost.engines.applications",
+    "shard_names": "milepost.engines.applications",
     "Config": "milepost.journal.config",
     "Journal": "milepost.journal.facade",
     "Verdict": "milepost.journal.boundaries",

@@ -81,7 +81,7 @@ def fault_of(name: object) -> str:
 def measure(disk: Disk, path: str) -> Artifact | str:
     """What the file at `path` is, or why it is no artifact; every other `OSError` is the caller's."""
     try:
-        with disk.open(path) as source:
+        with disk.open(path, bulk=True) as source:
             return Artifact(size=source.size, sha256=digest_of(source, algorithm="sha256").removeprefix("sha256:"))
     except OSError as error:
         return _told(error)

@@ -11,7 +11,8 @@
 
 1. Exactly these fields and exactly these types: True is no int, "7" is none, and an unknown field is refused.
 2. Commands and updates are two counters: a command may come to no update, and a step of zero is one like any other.
-3. Two ranks are of one checkpoint only where all of this is equal, the identity included.
+3. Two ranks are of one checkpoint only where all of this is equal, the identity included. In a state 1, 1.0 and True
+   are three values.
 
 Source: the specification of application checkpoints, "Typed, versioned metadata".
 """
@@ -78,7 +79,7 @@ class ResumeMetadata:
     remaining_completions: int = field(validator=_a_count)
     epoch: int = field(validator=_an_epoch)
     sampling_owner: SamplingOwner = field(validator=_an_owner)
-    sampler_state: Json = field(converter=_state)
+    sampler_state: Json = field(converter=_state, eq=plainjson.write)
     checkpoint_identity: str = field(validator=_an_identity)
 
     def to_json(self) -> dict[str, Json]:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from milepost import journal
 from milepost.engines.applications import MANIFEST, CheckpointManifest, shard_names
 from milepost.engines.applications.files import TEMPORARY
 from milepost.engines.checkpoints.proven import with_sum
 from milepost.engines.disks import write_all
 from milepost.engines.plainjson import write
-from milepost.journal import CheckpointManifest as Exported
+from milepost.engines.simulated import SimulatedDisk
 from milepost.transitions.errors import Corrupt, NewerVersion, NotACheckpoint, NotResumable, Refused
 from tests.applications import crashing
 from tests.applications.conftest import Bench
@@ -48,8 +49,8 @@ def edit(directory: Path, change: Callable[[dict[str, object]], object]) -> None
     path.write_bytes(with_sum(write(document)))
 
 
-def test_the_journal_exports_the_manifest() -> None:
-    assert Exported is CheckpointManifest
+def test_the_journal_exports_what_an_application_needs() -> None:
+    assert (journal.CheckpointManifest, journal.shard_names) == (CheckpointManifest, shard_names)
 
 
 def test_what_was_never_published_is_not_a_checkpoint(bench: Bench) -> None:
@@ -247,7 +248,7 @@ def test_loading_writes_nothing_and_syncs_only_what_was_never_settled(bench: Ben
 
 
 def test_a_published_checkpoint_loads_where_nothing_can_be_synced() -> None:
-    disk = crashing.SimulatedDisk()
+    disk = SimulatedDisk()
     crashing.saved(disk)
     publish(disk)
     begun = len(disk.trace)

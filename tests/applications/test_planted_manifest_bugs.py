@@ -267,7 +267,7 @@ BUGS = (
             "and hashed",
             f"{FILES}:measure",
             (
-                ("with disk.open(path) as source:", FOLLOWED + "\nif True:"),
+                ("with disk.open(path, bulk=True) as source:", FOLLOWED + "\nif True:"),
                 ('size=source.size, sha256=digest_of(source, algorithm="sha256").removeprefix("sha256:")', HASHED),
             ),
         ),

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_what_is_published_says_what_it_is(bench: Bench) -> None:
 
 
 def test_equal_content_has_one_identity_and_any_other_another(tmp_path: Path) -> None:
-    def identity(name: str, data: bytes = b"x", **given: dict[str, object]) -> str:
+    def identity(name: str, data: bytes = b"x", **given: Any) -> str:
         (tmp_path / name).mkdir()
         (tmp_path / name / "a").write_bytes(data)
         return CheckpointManifest.publish(tmp_path / name, artifacts=["a"], **given).identity

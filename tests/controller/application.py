@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from milepost.engines.applications import CheckpointManifest
 from milepost.journal.controller import (
@@ -32,7 +40,7 @@ def sampler_of(kind: str, *, seed: int = 7, rank: int = 0) -> Sampler[int]:
         return RandomSampler(range(SAMPLES), generator=torch.Generator().manual_seed(seed))
     if kind == "sequential":
         return SequentialSampler(range(SAMPLES))
-    return DistributedSampler(range(SAMPLES), num_replicas=2, rank=rank, seed=seed)
+    return DistributedSampler(TensorDataset(torch.arange(SAMPLES)), num_replicas=2, rank=rank, seed=seed)
 
 
 def samplers_of(kind: str, owner: SamplingOwner) -> Samplers:

@@ -102,3 +102,10 @@ def test_the_state_is_a_copy_on_the_way_in_and_on_the_way_out() -> None:
     state["position"].append(2)
     metadata.to_json()["sampler_state"]["position"].append(3)  # type: ignore[index, call-overload, union-attr]
     assert metadata.sampler_state == {"position": [1]}
+
+
+def test_metadata_is_equal_where_every_value_is_the_same_one() -> None:
+    states = [{"a": 1, "b": 2}, {"a": 1.0, "b": 2}, {"a": True, "b": 2}]
+    assert len({made(DOCUMENT | {"sampler_state": state}) for state in states}) == 3
+    assert made(DOCUMENT | {"sampler_state": {"b": 2, "a": 1}}) == made(DOCUMENT | {"sampler_state": states[0]})
+    assert made(DOCUMENT) != made(DOCUMENT | {"checkpoint_identity": "sha256:01"})
