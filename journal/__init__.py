@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from milepost.engines.applications import CheckpointManifest, shard_names
     from milepost.journal.boundaries import Verdict
     from milepost.journal.config import Config
     from milepost.journal.facade import Journal
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         MilepostError,
         Misconfigured,
         NewerVersion,
+        NotACheckpoint,
         NotResumable,
         Refused,
         Unavailable,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Busy",
+    "CheckpointManifest",
     "Config",
     "Corrupt",
     "Fenced",
@@ -36,14 +39,18 @@ __all__ = [
     "MilepostError",
     "Misconfigured",
     "NewerVersion",
+    "NotACheckpoint",
     "NotResumable",
     "Refused",
     "Resumption",
     "Unavailable",
     "Verdict",
+    "shard_names",
 ]
 
 _ELSEWHERE = {
+    "CheckpointManifest": "milepost.engines.applications",
+    "shard_names": "milepost.engines.applications",
     "Config": "milepost.journal.config",
     "Journal": "milepost.journal.facade",
     "Verdict": "milepost.journal.boundaries",
