@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from milepost.journal.config import Config
     from milepost.journal.facade import Journal
     from milepost.journal.restoring import Resumption
+    from milepost.journal.sampling.boundaries import SamplingBoundary
+    from milepost.journal.sampling.ledger import SamplingReplayLedger
     from milepost.transitions.errors import (
         Busy,
         Corrupt,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
         Refused,
         Unavailable,
     )
+    from milepost.transitions.sampling import SamplingToken
 
 __all__ = [
     "Busy",
@@ -39,6 +42,9 @@ __all__ = [
     "NotResumable",
     "Refused",
     "Resumption",
+    "SamplingBoundary",
+    "SamplingReplayLedger",
+    "SamplingToken",
     "Unavailable",
     "Verdict",
 ]
@@ -48,6 +54,9 @@ _ELSEWHERE = {
     "Journal": "milepost.journal.facade",
     "Verdict": "milepost.journal.boundaries",
     "Resumption": "milepost.journal.restoring",
+    "SamplingBoundary": "milepost.journal.sampling.boundaries",
+    "SamplingReplayLedger": "milepost.journal.sampling.ledger",
+    "SamplingToken": "milepost.transitions.sampling",
 }
 
 
