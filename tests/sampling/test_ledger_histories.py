@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from milepost.journal import Refused, SamplingBoundary, SamplingReplayLedger, SamplingToken
 from tests.sampling.reference import Issued, Reference
 
-
 FEW = st.sampled_from([0, 0, 0, 1, -1])
 
 
@@ -28,9 +27,7 @@ class Histories(RuleBasedStateMachine):
         self.ledger = SamplingReplayLedger(initial, execution_id=f"execution {self.execution}", max_outstanding=6)
         self.reference = Reference(initial)
 
-    @rule(
-        completions=st.integers(0, 3), epochs=st.sampled_from([0, 0, 0, 1, -1]), off=st.sampled_from([0, 0, 0, 1, -1])
-    )
+    @rule(completions=st.integers(0, 3), epochs=FEW, off=FEW)
     def issue(self, completions: int, epochs: int, off: int) -> None:
         tail = self.reference.tail
         remaining, epoch = tail.remaining_completions - completions + off, tail.epoch + epochs
