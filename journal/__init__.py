@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from milepost.journal.config import Config
     from milepost.journal.facade import Journal
     from milepost.journal.restoring import Resumption
+    from milepost.journal.sampling.boundaries import SamplingBoundary
+    from milepost.journal.sampling.ledger import SamplingReplayLedger
     from milepost.transitions.errors import (
         Busy,
         Corrupt,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         Refused,
         Unavailable,
     )
+    from milepost.transitions.sampling import SamplingToken
 
 __all__ = [
     "Busy",
@@ -43,6 +46,9 @@ __all__ = [
     "NotResumable",
     "Refused",
     "Resumption",
+    "SamplingBoundary",
+    "SamplingReplayLedger",
+    "SamplingToken",
     "Unavailable",
     "Verdict",
     "shard_names",
@@ -55,6 +61,9 @@ _ELSEWHERE = {
     "Journal": "milepost.journal.facade",
     "Verdict": "milepost.journal.boundaries",
     "Resumption": "milepost.journal.restoring",
+    "SamplingBoundary": "milepost.journal.sampling.boundaries",
+    "SamplingReplayLedger": "milepost.journal.sampling.ledger",
+    "SamplingToken": "milepost.transitions.sampling",
 }
 
 

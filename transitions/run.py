@@ -19,7 +19,16 @@ from attrs import evolve, field, frozen
 
 from milepost.transitions.errors import IllegalTransition, Refused
 from milepost.transitions.tables import Stage, Table, follow
-from milepost.transitions.values import Clocks, LoopValue, Outcome, PassedOver, ResumeKind, RoleClocks, SaveId
+from milepost.transitions.values import (
+    Clocks,
+    LoopValue,
+    Outcome,
+    PassedOver,
+    ResumeKind,
+    RoleClocks,
+    SamplingPoint,
+    SaveId,
+)
 
 # --- records -----------------------------------------------------------------------------------
 
@@ -121,7 +130,7 @@ class AdoptResume:
     """Report what was restored, from where, and why nothing else was.
 
     `roles` are the roles of the run with the clocks that each goes on with, empty in a run of one; `loop_state` is
-    what the boundary that was resumed from had recorded of its loop.
+    what the boundary that was resumed from had recorded of its loop, `sampling` the point in the checkpoint.
     """
 
     resume: ResumeKind
@@ -133,6 +142,7 @@ class AdoptResume:
     notes: tuple[str, ...] = ()
     roles: tuple[RoleClocks, ...] = ()
     loop_state: tuple[LoopValue, ...] | None = None
+    sampling: SamplingPoint | None = None
 
 
 @frozen(kw_only=True)
