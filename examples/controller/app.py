@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from milepost.engines import plainjson
 from milepost.engines.ambient import SystemAmbient
 from milepost.transitions.fencing import admit, disagreement
 
@@ -168,23 +169,12 @@ async def body_of(request: Request) -> Mapping[str, object]:
     if size > LARGEST_BODY:
         raise Bad(f"the body is larger than {LARGEST_BODY} bytes; reports are small")
     try:
-        said = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        said = plainjson.read(bytes(data))
+    except ValueError as error:
         raise Bad(f"the body is no JSON: {error}") from None
     if not isinstance(said, dict):
         raise Bad(f"the body has to be a JSON object, and it is a {type(said).__name__}")
     return said
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("an object has a key twice")
-    return made
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
 
 
 def create_app(controller: Controller, *, stop: Callable[[], None] = lambda: None) -> Starlette:

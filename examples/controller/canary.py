@@ -1,19 +1,19 @@
 """The canary: a controller and two ranks, killed while work is out, go on with what was saved and lose no work.
 
     cd examples
-    python -m controller.canary                 # in a folder that is removed afterwards; exits 0 only if all of it held
-    python -m controller.canary --folder DIR
+    python -m controller.canary                 # in a folder that is removed afterwards
+    python -m controller.canary --folder DIR    # in this one, which is empty
 
 1. First start. The controller fetches A, B and C; the ranks take all three, train A and C, and save while B is out.
    The fetched cursor is behind C, but the boundary of the ledger stays before B, and that is what is saved.
 2. The controller and both ranks are killed with SIGKILL.
-3. Second start. Model, momentum, schedule and RNG are as they were saved, on both ranks. B is generated for the first
-   time that counts, C once more, and both are trained: two new updates. That C is repeated is right: this is recovery,
-   not an exact replay.
+3. Second start. Model, momentum, schedule and RNG are as they were saved, on both ranks. B is generated again, C is
+   repeated, and both are trained: two new updates. That C is repeated is right: this is recovery, no exact replay.
 4. A report of the first start, which is still on its way, is refused and changes nothing. A worker with another
    checkpoint that has the same counters is refused too, and then the controller ends.
 
-Each process says what it did, line by line, and the canary knows every line. Anything else is a failure.
+Each process says what it did, line by line, and the canary knows every line. Anything else is a failure, and the exit
+status is 0 only where nothing failed. The ranks speak gloo, and NCCL where each has a GPU of its own.
 """
 
 from __future__ import annotations

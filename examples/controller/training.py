@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from milepost.engines.applications import MANIFEST, shard_names
-from milepost.journal import CheckpointManifest
+from milepost.engines.applications import MANIFEST
+from milepost.journal import CheckpointManifest, shard_names
 from milepost.journal.controller import ResumeMetadata
 
 from .client import Worker, ask

@@ -81,6 +81,34 @@ RESTORED = "        trainer.restore("
 
 MISTAKES = (
     Mistake(
+        "the fetched cursor is saved in place of the safe boundary",
+        "recovering.py",
+        "asdict(ledger.boundary)",
+        "asdict(fetched)",
+        "controller said 'goes on from update 2 with 3 completions in epoch 1'",
+    ),
+    Mistake(
+        "what was fetched counts as settled",
+        "recovering.py",
+        "tokens[item] = ledger.issue(fetched)",
+        "ledger.settle(tokens.setdefault(item, ledger.issue(fetched)))",
+        "controller said 'goes on from update 2 with 3 completions in epoch 1'",
+    ),
+    Mistake(
+        "the sampler is not restored",
+        "recovering.py",
+        "sampler.load_state_dict(metadata.sampler_state)",
+        "pass",
+        "controller said 'fetched A, B, C', and it has to be 'fetched B, C, D'",
+    ),
+    Mistake(
+        "every start has the same execution id",
+        "recovering.py",
+        "execution_id=ledger.execution_id",
+        'execution_id="canary"',
+        "a late report of the first start: found (400, ()), and it has to be (410, ())",
+    ),
+    Mistake(
         "one rank alone restores",
         "training.py",
         RESTORED,
