@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from milepost.engines import plainjson
 from milepost.engines.ambient import SystemAmbient
-from milepost.transitions.fencing import admit, disagreement
+from milepost.journal.controller import admit, disagreement
 
 BAD_REQUEST, CONFLICT, GONE, STOPPING = 400, 409, 410, 503
 LARGEST_BODY = 1 << 20
