@@ -206,6 +206,7 @@ def _race_at(index: int, metadata: dict[str, int]) -> None:
     _try(first, won, nonce="first", metadata=METADATA)
     assert won, "of two publishers one has to succeed"
     assert {one.identity for one in won} == {load(disk).identity}, "two were told of different checkpoints"
+    assert not left_behind(disk), "who is refused takes his temporary along"
     disk.mark(manifest_in(disk))
     require_kept(disk, len(disk.trace) - 1, visible=manifest_in(disk))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from milepost.engines.applications.files import TEMPORARY
 from milepost.engines.checkpoints.proven import with_sum
 from milepost.engines.disks import write_all
 from milepost.engines.plainjson import write
-from milepost.engines.simulated import SimulatedDisk
-from milepost.transitions.errors import Corrupt, NewerVersion, NotACheckpoint, NotResumable, Refused
+from milepost.engines.simulated import Fault, SimulatedDisk, fault_on
+from milepost.transitions.errors import Corrupt, NewerVersion, NotACheckpoint, NotResumable, Refused, Unavailable
 from tests.applications import crashing
 from tests.applications.conftest import Bench
 from tests.applications.crashing import DIRECTORY, METADATA, NAMES, load, publish
@@ -158,13 +159,10 @@ def test_every_byte_of_a_manifest_counts(published: Path) -> None:
     path = published / MANIFEST
     data = path.read_bytes()
     for at in range(len(data)):
-        for flip in (1, 0x20):
-            path.write_bytes(data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :])
+        for damaged in (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], data[:at])[: 1 + (at % 8 == 0)]:
+            path.write_bytes(damaged)
             with pytest.raises(Corrupt):
                 reload(published)
-        path.write_bytes(data[:at])
-        with pytest.raises(Corrupt):
-            reload(published)
 
 
 def test_a_later_schema_is_told_as_such_whatever_else_it_holds(published: Path) -> None:
@@ -211,7 +209,7 @@ def test_a_missing_field_is_named(published: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"[]", b"null", b"\xff", b'{"schema_version":1,"schema_version":1}', b"[" * 100_000]
+    "text", [b"[]", b"null", b"\xff", b'{"schema_version":1,"schema_version":1}', b"[" * 100_000, b'{"a":NaN}']
 )
 def test_what_is_no_object_of_json_is_corrupt(published: Path, text: bytes) -> None:
     (published / MANIFEST).write_bytes(text)
@@ -254,6 +252,43 @@ def test_a_published_checkpoint_loads_where_nothing_can_be_synced() -> None:
     begun = len(disk.trace)
     load(disk)
     assert {one.verb for one in disk.trace[begun:]} == {"stat", "open", "names", "read", "read_into"}
+
+
+def test_a_disk_that_fails_while_it_is_read_is_unavailable_and_never_corrupt() -> None:
+    disk = SimulatedDisk()
+    crashing.saved(disk)
+    publish(disk)
+    for verb in ("names", "read", "open", "read_into"):
+        disk.hardware.faults = fault_on(verb, Fault(error=errno.EIO))
+        with pytest.raises(Unavailable, match=r"reading the checkpoint failed: .*Nothing was changed"):
+            load(disk)
+
+
+def test_a_manifest_that_is_too_large_is_not_read(published: Path) -> None:
+    with (published / MANIFEST).open("r+b") as file:
+        file.truncate((64 << 20) + 1)
+    with pytest.raises(Corrupt, match="expected at most 67108864 bytes, found 67108865"):
+        reload(published)
+
+
+def test_a_file_that_is_swapped_for_a_symlink_between_two_looks_is_not_followed() -> None:
+    disk = SimulatedDisk()
+    crashing.saved(disk)
+    publish(disk)
+    opened = 0
+
+    def before(_name: str, verb: str, path: str) -> None:
+        nonlocal opened
+        if verb == "open" and path.endswith(NAMES[0]):
+            opened += 1
+            if opened == 2:
+                disk.hardware.before = None
+                disk.unlink(path)
+                disk.plant_symlink(path)
+
+    disk.hardware.before = before
+    with pytest.raises(Corrupt, match=f"{NAMES[0]}: expected a regular file, found a symlink"):
+        load(disk)
 
 
 def test_the_golden_checkpoint_keeps_loading() -> None:

@@ -228,6 +228,12 @@ def test_what_is_no_json_is_refused(bench: Bench, value: dict[str, object], why:
     assert bench.disk.names(DIRECTORY) == NAMES
 
 
+def test_metadata_too_large_for_a_manifest_is_refused(bench: Bench) -> None:
+    with pytest.raises(Refused, match=r"expected at most 67108864.*save large metadata as an artifact"):
+        CheckpointManifest.publish(DIRECTORY, artifacts=NAMES, metadata={"a": "x" * (64 << 20)}, disk=bench.disk)
+    assert bench.disk.names(DIRECTORY) == NAMES
+
+
 def test_values_nested_without_end_are_refused(bench: Bench) -> None:
     endless: list[object] = []
     endless.append(endless)
