@@ -87,7 +87,8 @@ class Driver:
     def hold(self, command: Verb, *, size: int = 0) -> tuple[SamplingRecord, ...]:
         """Record what the command decides, in front of the next entry. `size` is that of its sampler state, bytes."""
         with self._lock:
-            self._require_sound()
+            if self._poison is not None:
+                self._require_sound()
             if self._held and (len(self._held) >= HELD or self._held_bytes + size > HELD_BYTES):
                 self._append(())
             state, sampled = self._now

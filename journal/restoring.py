@@ -323,6 +323,7 @@ def _require_free(state: State, step: int, asked: str) -> None:
 def _adopt(driver: Driver, command: AdoptResume, *, generation: Generation | None) -> Resumption:
     driver.submit(command)
     driver.barrier()
+    sampling = driver.state.sampling.boundary
     elsewhere = None if generation is None else _PENDING.get(generation)
     return Resumption(
         step=command.step,
@@ -332,5 +333,5 @@ def _adopt(driver: Driver, command: AdoptResume, *, generation: Generation | Non
         promotes=elsewhere is not None,
         passed_over=command.passed_over,
         notes=command.notes,
-        sampling=None if command.sampling is None else boundary_of(command.sampling),
+        sampling=None if sampling is None else boundary_of(sampling),
     )

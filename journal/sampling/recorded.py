@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from milepost.journal.driver import Driver
-from milepost.journal.sampling.boundaries import SamplingBoundary, boundary_of, point_of
+from milepost.journal.sampling.boundaries import SamplingBoundary, boundary_of, bytes_of, point_of
 from milepost.transitions.errors import Refused
 from milepost.transitions.sampling import BeginSampling, IssueWork, SamplingToken, SettleWork, WorkIssued
 
@@ -43,7 +43,7 @@ class RecordedLedger:
     def begin(self, initial: SamplingBoundary) -> SamplingBoundary:
         """Where this execution begins: at `initial`, or where a boundary was restored or begun with, at that one."""
         point = point_of(initial)
-        self._driver.hold(BeginSampling(initial=point), size=len(point.sampler_state))
+        self._driver.hold(BeginSampling(initial=point), size=bytes_of(point.sampler_state))
         boundary = self.boundary
         assert boundary is not None, "it was begun a moment ago"
         return boundary
@@ -60,7 +60,7 @@ class RecordedLedger:
         """
         point = point_of(after)
         records = self._driver.hold(
-            IssueWork(after=point, completions=completions, limit=self._limit), size=len(point.sampler_state)
+            IssueWork(after=point, completions=completions, limit=self._limit), size=bytes_of(point.sampler_state)
         )
         issued = records[-1]
         assert isinstance(issued, WorkIssued), "what is issued is recorded behind what it implies"

@@ -125,7 +125,7 @@ class TestSamplerStates:
     def test_equal_states_have_one_text(self) -> None:
         one = point_of(SamplingBoundary(1, 5, {"b": [1, 2], "a": "ü"}))
         assert one == point_of(SamplingBoundary(1, 5, {"a": "ü", "b": [1, 2]}))
-        assert one.sampler_state == '{"a":"\\u00fc","b":[1,2]}'
+        assert one.sampler_state == '{"a":"ü","b":[1,2]}'
 
     @pytest.mark.parametrize(
         ("state", "says"),
@@ -209,6 +209,25 @@ class TestRecordsThatAreHeldBack:
             folded = fold(driver_log(journal))
             assert (mark.head, state) == (folded.head, folded.state)
             assert state.sampling.issued == 0
+            assert journal.state.sampling.issued == 1
+
+    def test_what_is_durable_is_the_state_of_its_mark(self, tmp_path: Path) -> None:
+        """Another thread issues while the disk syncs."""
+        with opened(settings(tmp_path)) as (journal, _):
+            driver = driver_of(journal)
+            journal.sampling.begin(START)
+            sync = driver._appender.sync
+
+            def syncing() -> int:
+                journal.sampling.issue(at(99))
+                return sync()
+
+            driver._appender.sync = syncing  # type: ignore[method-assign]
+            witness = driver.barrier()
+            driver._appender.sync = sync  # type: ignore[method-assign]
+            assert driver.durable is not None
+            mark, state = driver.durable
+            assert (mark.head.seq, state.sampling.issued) == (witness.seq, 0)
             assert journal.state.sampling.issued == 1
 
     def test_no_more_than_a_fixed_number_is_held_back(self, tmp_path: Path) -> None:

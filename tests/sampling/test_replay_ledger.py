@@ -135,7 +135,9 @@ class TestSettling:
         ledger = SamplingReplayLedger(START)
         retired, waiting = ledger.issue(at(9)), ledger.issue(at(8))
         ledger.settle(retired)
-        old = SamplingReplayLedger(START).issue(at(9))
+        before = SamplingReplayLedger(START)
+        old = [before.issue(at(9)), before.issue(at(8))][-1]
+        assert old.number == waiting.number
         unknown = SamplingToken(ledger.execution_id, 7, 1)
         forged = SamplingToken(ledger.execution_id, waiting.number, 9)
         for token in (retired, old, unknown, forged):
