@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from milepost.engines.checkpoints import Checkpoints, GivenUp, Uncertain, marker
+from milepost.engines.checkpoints import Checkpoints, GivenUp, Uncertain, marker, sampled
 from milepost.engines.checkpoints.manifest import Manifest
 from milepost.engines.crew.failures import Lost
 from milepost.transitions.archiving import ArchiveSave, ReportArchived, ReportArchiveFailed
@@ -32,7 +32,7 @@ from milepost.transitions.saving import (
 )
 from milepost.transitions.sweeping import ClearDebris, ReportCleared
 from milepost.transitions.validation import MarkGeneration, ReportMarked
-from milepost.transitions.values import FULL, SaveId, Witness
+from milepost.transitions.values import FULL, Component, SaveId, StoredComponent, Witness
 
 if TYPE_CHECKING:
     from milepost.engines.archive.archiver import Archiver
@@ -62,7 +62,7 @@ class Engines:
     def _store(self, effect: StorePayload, witness: Witness) -> Command:
         payload, over = self.held[effect.save], True
         try:
-            components = payload.store(effect.save, self.checkpoints)
+            components = self._with_sampling(effect, payload.store(effect.save, self.checkpoints))
             over = payload.stored
         except (GivenUp, Uncertain, Fenced):
             raise
@@ -73,6 +73,18 @@ class Engines:
             if over:
                 self.forget(effect.save)
         return ReportStored(save=effect.save, components=components, roles=payload.company.roles if over else ())
+
+    def _with_sampling(
+        self, effect: StorePayload, components: tuple[StoredComponent, ...]
+    ) -> tuple[StoredComponent, ...]:
+        """What was stored, with the boundary that the save carries as a file of its training state."""
+        if effect.sampling is None or all(one.component is not Component.TRAINING_STATE for one in components):
+            return components
+        file = sampled.put(self.checkpoints, effect.save, effect.sampling)
+        return tuple(
+            evolve(one, files=(*one.files, file)) if one.component is Component.TRAINING_STATE else one
+            for one in components
+        )
 
     def forget(self, save: SaveId) -> None:
         """Give the snapshot of this save back. Harmless where that was done."""

@@ -9,10 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from milepost.engines.applications import CheckpointManifest, shard_names
     from milepost.journal.boundaries import Verdict
     from milepost.journal.config import Config
     from milepost.journal.facade import Journal
     from milepost.journal.restoring import Resumption
+    from milepost.journal.sampling.boundaries import SamplingBoundary
+    from milepost.journal.sampling.ledger import SamplingReplayLedger
     from milepost.transitions.errors import (
         Busy,
         Corrupt,
@@ -21,13 +24,16 @@ if TYPE_CHECKING:
         MilepostError,
         Misconfigured,
         NewerVersion,
+        NotACheckpoint,
         NotResumable,
         Refused,
         Unavailable,
     )
+    from milepost.transitions.sampling import SamplingToken
 
 __all__ = [
     "Busy",
+    "CheckpointManifest",
     "Config",
     "Corrupt",
     "Fenced",
@@ -36,18 +42,28 @@ __all__ = [
     "MilepostError",
     "Misconfigured",
     "NewerVersion",
+    "NotACheckpoint",
     "NotResumable",
     "Refused",
     "Resumption",
+    "SamplingBoundary",
+    "SamplingReplayLedger",
+    "SamplingToken",
     "Unavailable",
     "Verdict",
+    "shard_names",
 ]
 
 _ELSEWHERE = {
+    "CheckpointManifest": "milepost.engines.applications",
+    "shard_names": "milepost.engines.applications",
     "Config": "milepost.journal.config",
     "Journal": "milepost.journal.facade",
     "Verdict": "milepost.journal.boundaries",
     "Resumption": "milepost.journal.restoring",
+    "SamplingBoundary": "milepost.journal.sampling.boundaries",
+    "SamplingReplayLedger": "milepost.journal.sampling.ledger",
+    "SamplingToken": "milepost.transitions.sampling",
 }
 
 

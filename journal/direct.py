@@ -126,6 +126,7 @@ def open_direct(
             milepost=__version__,
         )
         driver = Driver(appender=appender, engines=engines, ambient=ambient, state=folded.state, head=folded.head)
+        undo.callback(driver.close)
         driver.submit(
             opening_by(
                 ambient,

@@ -11,6 +11,9 @@
 4. A lane tries each effect once; a failing one does not spin.
 5. An append, a sync or a publishing step with an unknown outcome poisons the driver: nothing more is recorded, and
    the next epoch settles it by looking.
+6. Records of sampled work ride on the next entry: they are published at once and held back in memory, no more than
+   `HELD` of them and `HELD_BYTES` of what their sampler states say. The next entry has them in front of its own
+   records, a barrier and the close write them first, and what is durable is never a state with more than its log.
 """
 
 from __future__ import annotations
@@ -25,10 +28,15 @@ from milepost.engines.logs import Appender
 from milepost.engines.perform import Engines
 from milepost.journal.log.entries import Head, pack
 from milepost.journal.log.scan import Mark
-from milepost.transitions.errors import Fenced, MilepostError, Unavailable
-from milepost.transitions.machine import Command, Effect, Record, State, decide, due, evolve
+from milepost.transitions.errors import Fenced, MilepostError, Refused, Unavailable
+from milepost.transitions.machine import Command, Effect, Record, State, decide, due, evolve, with_sampling
 from milepost.transitions.run import ClosedSegment, RotateSegment
+from milepost.transitions.sampling import SamplingRecord, Verb, take
 from milepost.transitions.values import Witness
+
+HELD = 256
+HELD_BYTES = 256 << 10
+"""What is held back fits into one line, however much its quoting adds."""
 
 
 class Driver:
@@ -38,7 +46,9 @@ class Driver:
         self._appender = appender
         self._engines = engines
         self._ambient = ambient
-        self._state = state
+        self._now = (state, state.sampling)  # a state, and the part of it that is newer: one attribute, read at once
+        self._held: list[SamplingRecord] = []
+        self._held_bytes = 0
         self._head = head
         self._lock = threading.RLock()
         self._poison: MilepostError | None = None
@@ -46,8 +56,9 @@ class Driver:
 
     @property
     def state(self) -> State:
-        """The state after the newest record."""
-        return self._state
+        """The state after the newest record, held back or not."""
+        state, sampled = self._now
+        return state if sampled is state.sampling else with_sampling(state, sampled)
 
     @property
     def head(self) -> Head:
@@ -62,22 +73,44 @@ class Driver:
     def check(self, command: Command) -> None:
         """Raise what `submit` would raise now; record nothing."""
         self._require_sound()
-        decide(self._state, command)
+        decide(self.state, command)
 
     def submit(self, command: Command) -> tuple[Record, ...]:
         """Record what the command decides, in one entry. Durable after the next `barrier`."""
         with self._lock:
             self._require_sound()
-            records = decide(self._state, command)
+            records = decide(self.state, command)
             if records:
                 self._append(records)
             return records
 
+    def hold(self, command: Verb, *, size: int = 0) -> tuple[SamplingRecord, ...]:
+        """Record what the command decides, in front of the next entry. `size` is that of its sampler state, bytes."""
+        with self._lock:
+            if self._poison is not None:
+                self._require_sound()
+            if self._held and (len(self._held) >= HELD or self._held_bytes + size > HELD_BYTES):
+                self._append(())
+            state, sampled = self._now
+            sampled, records = take(sampled, command, run=state.run)
+            if records:
+                self._now = (state, sampled)
+                self._held.extend(records)
+                self._held_bytes += size
+            return records
+
+    def flush(self) -> None:
+        """Append what is held back. Durable after the next `barrier`, which does this by itself."""
+        with self._lock:
+            self._require_sound()
+            if self._held:
+                self._append(())
+
     def barrier(self) -> Witness:
         """Make every record so far durable and look for a successor; the durable head."""
         with self._lock:
-            self._require_sound()
-            head, state = self._head, self._state
+            self.flush()
+            head, state = self._head, self.state
             mark = Mark(number=self._appender.number, offset=self._appender.size, head=head)
         try:
             self._appender.sync()
@@ -99,7 +132,7 @@ class Driver:
         """
         tried: set[Effect] = set()
         while True:
-            effect = next((e for e in due(self._state) if e not in tried), None)
+            effect = next((e for e in due(self.state) if e not in tried), None)
             witness = self.barrier()
             if effect is None:
                 return
@@ -113,7 +146,12 @@ class Driver:
 
     def close(self) -> None:
         """Close the log. What was appended and not synced may be lost; nothing of it was acknowledged."""
-        self._appender.close()
+        with self._lock:
+            try:
+                if self._poison is None:
+                    self.flush()
+            finally:
+                self._appender.close()
 
     def _perform(self, effect: Effect, witness: Witness) -> Command:
         try:
@@ -123,10 +161,18 @@ class Driver:
             raise
 
     def _append(self, records: tuple[Record, ...]) -> None:
-        state = self._state
+        """One entry of what is held back and of these; none of these writes what is held by itself."""
+        state = self.state
         for record in records:
             state = evolve(state, record)
-        line, head = self._pack(records, state)
+        try:
+            line, head = self._pack((*self._held, *records), state)
+        except Refused:
+            if not (self._held and records):
+                raise
+            self._append(())  # together they are too long for a line
+            self._append(records)
+            return
         if not self._appender.has_room(len(line)):
             self._rotate()
             self._append(records)
@@ -136,13 +182,15 @@ class Driver:
         except MilepostError as error:
             self._poison = error
             raise
-        self._state, self._head = state, head
+        self._publish(state, head)
+        self._held, self._held_bytes = [], 0
 
     def _rotate(self) -> None:
+        """Go on in the next segment. What is held back follows its header, which moves another part of the state."""
         number, head = self._appender.number, self._head
         closes = ClosedSegment(number=number, length=self._appender.size, seq=head.seq, sum=head.sum, left=0)
-        records = decide(self._state, RotateSegment(segment=number + 1, closes=(closes,)))
-        state = self._state
+        state = self.state
+        records = decide(state, RotateSegment(segment=number + 1, closes=(closes,)))
         for record in records:
             state = evolve(state, record)
         header, head = self._pack(records, state)
@@ -151,7 +199,10 @@ class Driver:
         except MilepostError as error:
             self._poison = error
             raise
-        self._state, self._head = state, head
+        self._publish(state, head)
+
+    def _publish(self, state: State, head: Head) -> None:
+        self._now, self._head = (state, state.sampling), head
 
     def _pack(self, records: tuple[Record, ...], state: State) -> tuple[bytes, Head]:
         return pack(

@@ -34,6 +34,7 @@ from milepost.journal.config import Config
 from milepost.journal.joining import Away, crew_of, require_roles
 from milepost.journal.leading import Leading
 from milepost.journal.log.entries import Entry
+from milepost.journal.sampling.recorded import RecordedLedger
 from milepost.journal.saves import KeepFn, LoopState
 from milepost.journal.starting import Facts, Start, start
 from milepost.transitions.errors import MilepostError, Refused
@@ -277,6 +278,15 @@ class Journal:
     def state(self) -> State:
         """The folded, frozen state after the newest record. On rank 0; elsewhere it is `Refused`."""
         return self._leading("state").state
+
+    @property
+    def sampling(self) -> RecordedLedger:
+        """The replay ledger of this execution: `begin`, `issue`, `settle`, `boundary`, `outstanding`. On rank 0.
+
+        What it records rides on the next entry, and each full save carries its boundary. It may be used from any
+        thread.
+        """
+        return self._leading("sampling").sampling
 
     def history(self) -> Iterator[tuple[Entry, State]]:
         """Every entry so far with the state after it, folded again from nothing. On rank 0."""

@@ -20,6 +20,7 @@ from milepost.journal.log.replay import replay
 from milepost.journal.opening import Opened
 from milepost.journal.progress import Progress
 from milepost.journal.restoring import Resumption
+from milepost.journal.sampling.recorded import RecordedLedger
 from milepost.journal.saves import KeepFn, LoopState, Saves
 from milepost.transitions.boundary import ReportRole
 from milepost.transitions.emergency import EmergencyStage
@@ -66,6 +67,7 @@ class Leading:
         self._boundaries = Boundaries(
             config=config, driver=opened.driver, saves=self._saves, told=self._told, progress=self._progress
         )
+        self._sampling = RecordedLedger(opened.driver, limit=config.sampling.max_outstanding)
         self._step = resumption.step
         self._closed = False
 
@@ -75,12 +77,18 @@ class Leading:
         return self._driver.state
 
     @property
+    def sampling(self) -> RecordedLedger:
+        """See `Journal.sampling`."""
+        return self._sampling
+
+    @property
     def progress(self) -> Progress:
         """What people are told with."""
         return self._progress
 
     def history(self) -> Iterator[tuple[Entry, State]]:
         """Every entry so far with the state after it, folded again from nothing."""
+        self._driver.flush()
         return replay(self._opened.log)
 
     def hear(self, arrivals: tuple[Arrival, ...]) -> None:

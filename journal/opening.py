@@ -135,6 +135,7 @@ def open_attempt(
             archiver=_archiver(config, attempt, disk=disk, ambient=ambient, remotes=remotes or opened_by(ambient)),
         )
         driver = Driver(appender=appender, engines=engines, ambient=ambient, state=folded.state, head=folded.head)
+        undo.callback(driver.close)
         driver.submit(
             opening_by(
                 ambient,

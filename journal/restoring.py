@@ -13,8 +13,9 @@ from attrs import evolve, frozen
 
 from milepost.engines.buckets.reading import BucketDisk
 from milepost.engines.buckets.remote import SCHEME, OpenRemote, parse_address
-from milepost.engines.checkpoints import Checkpoints, generations, marker, released
+from milepost.engines.checkpoints import Checkpoints, generations, marker, released, sampled
 from milepost.engines.checkpoints.manifest import ARTIFACT, LIMIT_BYTES, MANIFEST, Manifest, decode
+from milepost.engines.checkpoints.parts import SAMPLING
 from milepost.engines.checkpoints.roles import roles_of
 from milepost.engines.checkpoints.source import unreadable
 from milepost.engines.crew.company import Company
@@ -26,6 +27,7 @@ from milepost.engines.trainers import Restored
 from milepost.journal.candidates import candidates_of
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
+from milepost.journal.sampling.boundaries import SamplingBoundary, boundary_of
 from milepost.transitions.boundary import disagreement
 from milepost.transitions.errors import Corrupt, NotResumable
 from milepost.transitions.machine import State, obligations
@@ -39,6 +41,7 @@ from milepost.transitions.values import (
     PassedOver,
     ResumeKind,
     RoleClocks,
+    SamplingPoint,
     SaveId,
     parse_iteration,
 )
@@ -50,7 +53,7 @@ class Resumption:
 
     `pending` is `evaluation` where the checkpoint waits for its evaluation, `publication` where a copy of one was
     evaluated and not published, and otherwise None. `promotes` says that it lies outside the run, so that the run
-    needs a checkpoint of its own before it goes on with that.
+    needs a checkpoint of its own before it goes on with that. `sampling` is the boundary that the checkpoint carried.
     """
 
     step: int
@@ -60,6 +63,7 @@ class Resumption:
     promotes: bool
     passed_over: tuple[PassedOver, ...]
     notes: tuple[str, ...]
+    sampling: SamplingBoundary | None = None
 
 
 @frozen(kw_only=True)
@@ -67,7 +71,8 @@ class _Found:
     """What is restored: `path` on `disk`, which is the local one of `root` where it is not the run's own.
 
     `manifest` is None for a single file, and `step` for one that states it only inside; `save` is set for the run's
-    own. `generation` is what a checkpoint outside the run says of its own validation, `mark` the marker of its roles.
+    own. `generation` is what a checkpoint outside the run says of its own validation, `mark` the marker of its roles,
+    `sampling` the boundary that it carries.
     """
 
     disk: Disk
@@ -78,6 +83,7 @@ class _Found:
     save: SaveId | None
     generation: Generation | None = None
     mark: marker.Marker | None = None
+    sampling: SamplingPoint | None = None
 
     @property
     def where(self) -> str:
@@ -110,7 +116,7 @@ class Restoring:
             return _adopt(driver, self._fresh(passed_over), generation=None)
         if found.step is not None:
             require_not_behind(saving, step=found.step, path=asked)
-        found = self._with_roles(found)
+        found = _with_sampling(self._with_roles(found))
         restored = self._restore(found)
         step = found.step if found.step is not None else restored[""].clocks.optimizer_step
         require_not_behind(saving, step=step, path=asked)
@@ -239,6 +245,17 @@ class Restoring:
         return disk_of(uri, credentials=within.credentials, remotes=self.remotes), uri, key
 
 
+def _with_sampling(found: _Found) -> _Found:
+    """What was found with the sampling boundary that it carries, proven, where it carries one."""
+    if found.manifest is None:
+        return found
+    try:
+        point = sampled.read(found.disk, found.path, manifest=found.manifest)
+    except OSError as error:
+        raise unreadable(f"{found.where}/{SAMPLING}", "a sampling boundary", error) from error
+    return evolve(found, sampling=point)
+
+
 def read_manifest(disk: Disk, path: str) -> Manifest:
     """The manifest of a checkpoint directory, wherever it lies."""
     where = disk.where(path)
@@ -271,6 +288,7 @@ def _exact(
         ),
         roles=() if alone is not None else _clocks(restored),
         loop_state=_loop_state(found.mark),
+        sampling=found.sampling,
     )
 
 
@@ -305,6 +323,7 @@ def _require_free(state: State, step: int, asked: str) -> None:
 def _adopt(driver: Driver, command: AdoptResume, *, generation: Generation | None) -> Resumption:
     driver.submit(command)
     driver.barrier()
+    sampling = driver.state.sampling.boundary
     elsewhere = None if generation is None else _PENDING.get(generation)
     return Resumption(
         step=command.step,
@@ -314,4 +333,5 @@ def _adopt(driver: Driver, command: AdoptResume, *, generation: Generation | Non
         promotes=elsewhere is not None,
         passed_over=command.passed_over,
         notes=command.notes,
+        sampling=None if sampling is None else boundary_of(sampling),
     )

@@ -31,6 +31,7 @@ from milepost.transitions import (
     resuming,
     retention,
     run,
+    sampling,
     saving,
     sweeping,
     updates,
@@ -50,6 +51,7 @@ ROOMS: tuple[ModuleType, ...] = (
     pointing,
     sweeping,
     emergency,
+    sampling,
 )
 NOTICE = "<!-- Drawn from the code by spec/generate.py; change the code and run it again. -->"
 

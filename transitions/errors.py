@@ -24,6 +24,10 @@ class NotResumable(MilepostError):
     """There is no checkpoint that this start may continue from, and a fresh start was not asked for."""
 
 
+class NotACheckpoint(NotResumable):
+    """There is nothing at this place that was ever published: not wrong bytes, and none that do not fit."""
+
+
 class Busy(MilepostError):
     """Another live writer owns the run."""
 

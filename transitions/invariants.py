@@ -13,6 +13,7 @@ from attrs import frozen
 from milepost.transitions.machine import State
 from milepost.transitions.pointing import PointerStage
 from milepost.transitions.run import RunStage
+from milepost.transitions.sampling import SamplingStage
 from milepost.transitions.saving import SaveStage
 from milepost.transitions.updates import UpdateStage
 from milepost.transitions.validation import ValidationStage
@@ -176,6 +177,24 @@ def resume_explained(state: State) -> str | None:
     return None
 
 
+def settled_prefix(state: State) -> str | None:
+    """INV-11: the boundary stands where the first work begins that is not settled, and an open save carries one."""
+    sampling = state.sampling
+    boundary, head = sampling.boundary, sampling.outstanding.get(sampling.head)
+    if (sampling.stage is SamplingStage.BEGUN) is (boundary is None):
+        return f"sampling is {sampling.stage.value}, and its boundary is {boundary}"
+    if head is None and (sampling.outstanding or sampling.head != sampling.issued + 1):
+        return f"work {sampling.head} is the head of {len(sampling.outstanding)} outstanding, and is none of them"
+    if head is None and boundary != sampling.tail:
+        return f"everything is settled up to {sampling.tail}, and the boundary is {boundary}"
+    if head is not None and (boundary is None or boundary.remaining != head.start):
+        return f"the boundary is {boundary}, and work {sampling.head} begins with {head.start} remaining"
+    carried = sampling.carried
+    if carried is not None and not any(save.id == carried.save and save.plan == FULL for save in state.saving.open):
+        return f"a boundary is carried by {carried.save}, and no full save of that id is open"
+    return None
+
+
 def published_stays(before: State, after: State) -> str | None:
     """INV-02: a sealed save never changes and never disappears."""
     if before.saving.sealed is after.saving.sealed:
@@ -231,11 +250,32 @@ def quiet_save(before: State, after: State) -> str | None:
     return None
 
 
+def boundary_never_back(before: State, after: State) -> str | None:
+    """INV-11: within an execution the boundary only moves on, what an open save carries stays, and numbers grow."""
+    was, now = before.sampling, after.sampling
+    if was is now:
+        return None
+    if now.issued < was.issued or now.head < was.head:
+        return f"work {was.issued} was issued and the head was {was.head}; now they are {now.issued} and {now.head}"
+    held, holds = was.carried, now.carried
+    if held is not None and holds is not None and held.save == holds.save and held != holds:
+        return f"save {holds.save} carries {holds.boundary}; it was opened at {held.boundary}"
+    if was.boundary is None or before.run.epoch != after.run.epoch:
+        return None
+    if now.boundary is None or (now.boundary.epoch, -now.boundary.remaining) < (
+        was.boundary.epoch,
+        -was.boundary.remaining,
+    ):
+        return f"the boundary moved back from {was.boundary} to {now.boundary}"
+    return None
+
+
 ON_STATE: tuple[tuple[str, Callable[[State], str | None]], ...] = (
     ("INV-03", pointer_follows),
     ("INV-04", one_in_flight),
     ("INV-07", pending_is_private),
     ("INV-08", last_copy),
+    ("INV-11", settled_prefix),
     ("INV-12", attempts_add_up),
     ("INV-14", closed_when_ended),
     ("INV-15", all_roles),
@@ -256,6 +296,7 @@ ON_STEP: tuple[tuple[str, Callable[[State, State], str | None]], ...] = (
     ("INV-07", published_once),
     ("INV-07", owed_before_announced),
     ("INV-08", nothing_in_use_is_pruned),
+    ("INV-11", boundary_never_back),
     ("INV-12", quiet_save),
     ("INV-16", artifact_stays),
 )

@@ -19,6 +19,7 @@ from milepost.transitions import (
     pointing,
     retention,
     run,
+    sampling,
     saving,
     sweeping,
     updates,
@@ -74,6 +75,15 @@ from milepost.transitions.run import (
     RunResumed,
     SegmentOpened,
     StoreProbed,
+)
+from milepost.transitions.sampling import (
+    BeginSampling,
+    IssueWork,
+    Sampling,
+    SamplingRestored,
+    SettleWork,
+    WorkIssued,
+    WorkSettled,
 )
 from milepost.transitions.saving import (
     ArtifactSealed,
@@ -153,6 +163,9 @@ Record = (
     | DebrisCleared
     | TerminationObserved
     | EmergencyCovered
+    | WorkIssued
+    | WorkSettled
+    | SamplingRestored
 )
 
 Command = (
@@ -187,6 +200,9 @@ Command = (
     | ReportCleared
     | ObserveTermination
     | CoverEmergency
+    | BeginSampling
+    | IssueWork
+    | SettleWork
 )
 
 Effect = SavingEffect | AdvancePointer | MarkGeneration | ArchiveSave | PrunePart | ClearDebris
@@ -206,6 +222,7 @@ class State:
     pointer: Pointer = Pointer()
     debris: Debris = Debris()
     emergency: Emergency = Emergency()
+    sampling: Sampling = Sampling()
 
 
 def initial() -> State:
@@ -227,6 +244,7 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
         ("pointer", pointing.on_run_opened),
         ("debris", sweeping.on_run_opened),
         ("emergency", emergency.on_run_opened),
+        ("sampling", sampling.on_run_opened),
     ),
     StoreProbed: (("run", run.on_probed),),
     RunResumed: (
@@ -240,13 +258,14 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
     UpdateSkipped: (("updates", updates.on_skipped),),
     UpdateAborted: (("updates", updates.on_aborted),),
     StepReported: (("updates", updates.on_reported),),
-    SaveOpened: (("saving", saving.on_save_opened),),
+    SaveOpened: (("saving", saving.on_save_opened), ("sampling", sampling.on_save_opened)),
     ComponentStored: (("saving", saving.on_component_stored),),
     SaveSealed: (
         ("saving", saving.on_save_sealed),
         ("boundary", boundary.on_save_sealed),
         ("validation", validation.on_save_sealed),
         ("pointer", pointing.on_save_sealed),
+        ("sampling", sampling.on_save_settled),
     ),
     ArtifactSealed: (("saving", saving.on_artifact_sealed),),
     SaveAbandoned: (
@@ -254,6 +273,7 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
         ("boundary", boundary.on_save_abandoned),
         ("validation", validation.on_save_abandoned),
         ("debris", sweeping.on_save_abandoned),
+        ("sampling", sampling.on_save_settled),
     ),
     BoundaryOpened: (("boundary", boundary.on_boundary_opened),),
     RoleStored: (("boundary", boundary.on_role_stored),),
@@ -274,6 +294,9 @@ EVOLVE: Mapping[type, tuple[tuple[str, Callable[[Any, Any], Any]], ...]] = {
     DebrisCleared: (("debris", sweeping.on_debris_cleared),),
     TerminationObserved: (("emergency", emergency.on_observed),),
     EmergencyCovered: (("emergency", emergency.on_covered),),
+    WorkIssued: (("sampling", sampling.on_issued),),
+    WorkSettled: (("sampling", sampling.on_settled),),
+    SamplingRestored: (("sampling", sampling.on_restored),),
 }
 
 RECORDS: tuple[type, ...] = tuple(EVOLVE)
@@ -313,6 +336,9 @@ DECIDE: Mapping[type, Callable[[State, Any], tuple[Record, ...]]] = {
     ReportCleared: lambda s, c: sweeping.report_cleared(s.debris, c),
     ObserveTermination: lambda s, c: emergency.observe(s.emergency, c, run=s.run),
     CoverEmergency: lambda s, c: emergency.cover(s.emergency, c, saving=s.saving),
+    BeginSampling: lambda s, c: sampling.begin(s.sampling, c, run=s.run),
+    IssueWork: lambda s, c: sampling.issue(s.sampling, c, run=s.run),
+    SettleWork: lambda s, c: sampling.settle(s.sampling, c, run=s.run),
 }
 
 
@@ -328,27 +354,40 @@ def evolve(state: State, record: Record) -> State:
         raise IllegalTransition(f"{type(record).__name__} is not a record of this version")
     if len(moves) == 1:
         ((part, move),) = moves
-        if part == "updates":  # nearly every entry of a long run: spare the general path
-            return State(
-                run=state.run,
-                updates=move(state.updates, record),
-                saving=state.saving,
-                boundary=state.boundary,
-                validation=state.validation,
-                archiving=state.archiving,
-                retention=state.retention,
-                pointer=state.pointer,
-                debris=state.debris,
-                emergency=state.emergency,
-            )
+        if part in ("updates", "sampling"):  # nearly every entry of a long run: spare the general path
+            moved = move(getattr(state, part), record)
+            if part == "updates":
+                return _moved(state, updates=moved, sampled=state.sampling)
+            return with_sampling(state, moved)
     return replaced(state, **{part: move(getattr(state, part), record) for part, move in moves})
+
+
+def with_sampling(state: State, moved: Sampling) -> State:
+    """The state with this part in the place of its own."""
+    return _moved(state, updates=state.updates, sampled=moved)
+
+
+def _moved(state: State, *, updates: Updates, sampled: Sampling) -> State:
+    return State(
+        run=state.run,
+        updates=updates,
+        saving=state.saving,
+        boundary=state.boundary,
+        validation=state.validation,
+        archiving=state.archiving,
+        retention=state.retention,
+        pointer=state.pointer,
+        debris=state.debris,
+        emergency=state.emergency,
+        sampling=sampled,
+    )
 
 
 def _adopt(state: State, command: AdoptResume) -> tuple[Record, ...]:
     """What the epoch continues from, once what an earlier writer's validation left due is done."""
     adopted = run.adopt(state.run, command)
     validation.require_at_rest(state.validation)
-    return (*adopted, *boundary.resume(state.boundary, command))
+    return (*adopted, *boundary.resume(state.boundary, command), *sampling.restore(command.sampling))
 
 
 def _open_save(state: State, command: OpenSave) -> tuple[Record, ...]:
@@ -387,6 +426,7 @@ def due(state: State) -> tuple[Effect, ...]:
             pending=state.validation.intended,
             roles=joined.roles if joined is not None else (),
             loop_state=joined.loop_state if joined is not None else (),
+            sampling=state.sampling.carried.boundary if state.sampling.carried is not None else None,
         ),
         *pointing.due(state.pointer, epoch=epoch),
         *archiving.due(state.archiving, validation=state.validation),

@@ -28,6 +28,7 @@ from milepost.transitions.values import (
     Promised,
     ResumeKind,
     RoleClocks,
+    SamplingPoint,
     SaveId,
 )
 
@@ -149,7 +150,7 @@ class AdoptResume:
     """Report what was restored, from where, and why nothing else was.
 
     `roles` are the roles of the run with the clocks that each goes on with, empty in a run of one; `loop_state` is
-    what the boundary that was resumed from had recorded of its loop.
+    what the boundary that was resumed from had recorded of its loop, `sampling` the point in the checkpoint.
     """
 
     resume: ResumeKind
@@ -161,6 +162,7 @@ class AdoptResume:
     notes: tuple[str, ...] = ()
     roles: tuple[RoleClocks, ...] = ()
     loop_state: tuple[LoopValue, ...] | None = None
+    sampling: SamplingPoint | None = None
 
 
 @frozen(kw_only=True)

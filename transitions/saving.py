@@ -45,6 +45,7 @@ from milepost.transitions.values import (
     Plan,
     Reason,
     RoleClocks,
+    SamplingPoint,
     SaveId,
     StoredComponent,
     covers,
@@ -178,11 +179,13 @@ class ReportAbsent:
 class StorePayload:
     """Write the snapshot that is held into the save's private staging: these components, which are not there yet.
 
-    The report may be of some of them; the effect is then due again, for the rest.
+    The report may be of some of them; the effect is then due again, for the rest. `sampling` is the boundary that the
+    save carries, a file of its training state.
     """
 
     save: SaveId
     plan: Plan
+    sampling: SamplingPoint | None = None
 
 
 @frozen(kw_only=True)
@@ -450,10 +453,12 @@ def due(
     pending: SaveId | None,
     roles: tuple[RoleClocks, ...] = (),
     loop_state: tuple[LoopValue, ...] = (),
+    sampling: SamplingPoint | None = None,
 ) -> tuple[SavingEffect, ...]:
     """What is outstanding, in the order in which it has to be done. `pending` is the save that will be evaluated.
 
-    `roles` and `loop_state` are those of the boundary that the open save is one of.
+    `roles` and `loop_state` are those of the boundary that the open save is one of; `sampling` is the point that it
+    carries.
     """
     effects: list[SavingEffect] = []
     for save in saving.open:
@@ -473,5 +478,5 @@ def due(
         else:
             stored = {part.component for part in save.components}
             missing = tuple(component for component in save.plan if component not in stored)
-            effects.append(StorePayload(save=save.id, plan=missing))
+            effects.append(StorePayload(save=save.id, plan=missing, sampling=sampling))
     return tuple(effects)

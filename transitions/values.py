@@ -168,6 +168,18 @@ class Promised:
 
 
 @frozen(kw_only=True)
+class SamplingPoint:
+    """A place in the sampled work: its epoch from 1, the completions that remain behind it, the sampler's state.
+
+    `sampler_state` is canonical JSON text and nothing here looks into it; "null" is the beginning.
+    """
+
+    epoch: int
+    remaining: int
+    sampler_state: str
+
+
+@frozen(kw_only=True)
 class PassedOver:
     """A checkpoint that a resume did not take, and why."""
 

@@ -8,6 +8,7 @@ from benchmarks.figures.append import append
 from benchmarks.figures.buckets import buckets
 from benchmarks.figures.cost import cost
 from benchmarks.figures.durable import durable
+from benchmarks.figures.ledger import ledger
 from benchmarks.figures.load import load
 from benchmarks.figures.memory import memory
 from benchmarks.figures.ranks import ranks
@@ -24,5 +25,6 @@ FIGURES: Mapping[str, Prepare] = {
     "ranks": ranks,
     "buckets": buckets,
     "append": append,
+    "ledger": ledger,
     "replay": replay,
 }

@@ -38,7 +38,7 @@ _DURABLE_ENTRIES = 500
 @contextmanager
 def append(options: Options) -> Iterator[Figure]:
     """See the bars. Ours is the driver's `submit`: decided, folded, encoded, chained and written."""
-    run = _Run.begin(options.scratch / "run")
+    run = BareRun.begin(options.scratch / "run")
     lines = run.lines(_BUFFERED_ENTRIES)
     path = options.scratch / "peer"
     yield Figure(
@@ -84,14 +84,14 @@ def append(options: Options) -> Iterator[Figure]:
 
 
 @frozen(kw_only=True)
-class _Run:
+class BareRun:
     """A run that is open, without a trainer: only its journal is of interest."""
 
     opened: Opened
     folder: Path
 
     @classmethod
-    def begin(cls, folder: Path) -> _Run:
+    def begin(cls, folder: Path) -> BareRun:
         folder.mkdir()
         disk, ambient = LocalDisk(folder), SystemAmbient()
         attempt = resolve(disk, "run", resume="off", run_ts="", ambient=ambient)
@@ -110,6 +110,10 @@ class _Run:
     def submit_durably(self, index: int) -> None:
         self.submit(index)
         self.driver.barrier()
+
+    def size(self) -> int:
+        """Bytes in the log so far."""
+        return self.opened.log.size(self.opened.log.numbers()[-1])
 
     def lines(self, count: int) -> list[bytes]:
         """The newest `count` lines, after as many were appended."""

@@ -16,10 +16,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn, cast
+from typing import cast
 
 from attrs import field, frozen
 
+from milepost.engines import plainjson
 from milepost.engines.checkpoints.manifest import LIMIT_BYTES
 from milepost.engines.disks import Disk
 from milepost.transitions.errors import Corrupt, NewerVersion, Refused
@@ -82,8 +83,8 @@ def encode(marker: Marker) -> bytes:
 def decode(data: bytes, *, where: str) -> Marker:
     """What these bytes say; `Corrupt` where they are no marker, `NewerVersion` for a later one."""
     try:
-        document = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_refused)
-    except (ValueError, RecursionError) as error:
+        document: object = plainjson.read(data)
+    except ValueError as error:
         raise Corrupt(f"{where}: expected the marker of a boundary, found no such JSON: {error}") from error
     if not isinstance(document, dict):
         raise Corrupt(f"{where}: expected the marker of a boundary, found {document!r}")
@@ -133,14 +134,3 @@ def is_scalar(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a name is there twice")
-    return made
-
-
-def _refused(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")

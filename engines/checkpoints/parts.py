@@ -19,6 +19,14 @@ GENERATIONS = f"{HIDDEN}/generations"
 STATES = (*BULK, "trainer", "data", HIDDEN)
 """The names under which one trainer's state lies, each as a file with the suffix `.pt` or as a directory."""
 
+SAMPLING = "sampling.json"
+"""The sampling boundary of a checkpoint: a file of its training state that is no tree of any role."""
+
+
+def is_sampling(path: str) -> bool:
+    """Whether this payload file is the sampling boundary, on a disk or in a bucket."""
+    return path == SAMPLING or (path.startswith(f"{GENERATIONS}/") and path.endswith(f"/{SAMPLING}"))
+
 
 def full_name(role: str, name: str) -> str:
     """Where the tree lies in a checkpoint."""

@@ -40,18 +40,35 @@ class Form(Generic[T]):
 
     def encode(self, content: T) -> bytes:
         """The bytes of the file."""
-        body = orjson.dumps(self.shape.write(content))[:-1]
-        return b"".join((body, _SUM, blake3(body).hexdigest().encode(), _END))
+        return with_sum(orjson.dumps(self.shape.write(content)))
 
     def decode(self, data: bytes, *, where: str) -> T:
         """What these bytes hold; `Corrupt` where one of them is wrong, `NewerVersion` for a later format."""
         return decode_one_of((self,), data, where=where)[1]
 
 
+def with_sum(document: bytes) -> bytes:
+    """The bytes of a file that holds this object of JSON and proves itself."""
+    body = document[:-1]
+    return b"".join((body, _SUM, blake3(body).hexdigest().encode(), _END))
+
+
+def without_sum(data: bytes, *, where: str, called: str) -> bytes:
+    """The object of JSON that the file holds, once its sum is found to be right; else `Corrupt`."""
+    body, mark, tail = data.rpartition(_SUM)
+    if not mark or not tail.endswith(_END):
+        raise Corrupt(f"{where}: expected {called} that ends with its sum, found {len(data)} bytes that do not")
+    expected = blake3(body).hexdigest().encode()
+    if tail != expected + _END:
+        stated = tail.removesuffix(_END).decode("ascii", "replace")
+        raise Corrupt(f"{where}: the bytes of {called} have the sum {expected.decode()}, it states {stated}")
+    return body + b"}"
+
+
 def decode_one_of(forms: Sequence[Form[T]], data: bytes, *, where: str) -> tuple[Form[T], T]:
     """The one of these formats that the bytes are of, and what they hold; `Corrupt` or `NewerVersion`."""
     called = forms[0].called
-    document = _proven(data, where=where, called=called)
+    document: dict[str, object] = orjson.loads(without_sum(data, where=where, called=called))
     found = document.get("format")
     form = next((form for form in forms if form.tag == found), None)
     if form is None:
@@ -63,14 +80,3 @@ def decode_one_of(forms: Sequence[Form[T]], data: bytes, *, where: str) -> tuple
         return form, cast(T, form.shape.read(document))
     except Mismatch as mismatch:
         raise Corrupt(f"{where}: {mismatch}") from mismatch
-
-
-def _proven(data: bytes, *, where: str, called: str) -> dict[str, object]:
-    body, mark, tail = data.rpartition(_SUM)
-    if not mark or not tail.endswith(_END):
-        raise Corrupt(f"{where}: expected {called} that ends with its sum, found {len(data)} bytes that do not")
-    expected = blake3(body).hexdigest().encode()
-    if tail != expected + _END:
-        stated = tail.removesuffix(_END).decode("ascii", "replace")
-        raise Corrupt(f"{where}: the bytes of {called} have the sum {expected.decode()}, it states {stated}")
-    return cast("dict[str, object]", orjson.loads(body + b"}"))

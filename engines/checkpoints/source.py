@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from attrs import frozen
 
 from milepost.engines.checkpoints.manifest import Manifest
-from milepost.engines.checkpoints.parts import full_name, split_name, tree_of
+from milepost.engines.checkpoints.parts import full_name, is_sampling, split_name, tree_of
 from milepost.engines.disks import Disk
 from milepost.engines.formats import forms_of_pt, read_pt
 from milepost.transitions.errors import Corrupt, MilepostError, Unavailable
@@ -81,6 +81,8 @@ class CheckpointSource:
         """The files of each tree of the role, by their path."""
         trees: dict[str, dict[str, FileDigest]] = {}
         for file in self.manifest.files:
+            if is_sampling(file.path):
+                continue
             role, name = split_name(tree_of(file.path))
             if role == self.role:
                 trees.setdefault(name, {})[file.path] = file

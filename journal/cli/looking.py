@@ -234,8 +234,8 @@ def state(run: str, point: str, *, credentials: Path | None, as_json: bool) -> N
         milepost state outputs/milepost/default/run --at 12
     JSON:
         {"seq", "state": {"run", "updates", "saving", "boundary", "validation",
-         "archiving", "retention", "pointer", "debris", "emergency"}}, each part as
-        the fields of its class; a map is an array of [key, value]
+         "archiving", "retention", "pointer", "debris", "emergency", "sampling"}},
+        each part as the fields of its class; a map is an array of [key, value]
     """
     place = open_run(run, credentials)
     seq, then = state_at(place.log, point)

@@ -129,6 +129,18 @@ class Validation:
 
 
 @frozen(kw_only=True)
+class Sampling:
+    """The replay ledger of sampled work."""
+
+    max_outstanding: int = _knob(
+        0,
+        kinds.COUNT,
+        "at most so many pieces of issued work may wait for a settlement, and one more is refused, with the piece "
+        "that holds the boundary back; 0: no bound",
+    )
+
+
+@frozen(kw_only=True)
 class Config:
     """One field for each knob of the `rl` section, and `run`. `knobs()` lists them with their meaning.
 
@@ -181,6 +193,7 @@ class Config:
     )
     upload: Upload = _group(Upload)
     validation: Validation = _group(Validation)
+    sampling: Sampling = _group(Sampling)
     digest: Literal["blake3", "sha256"] = _knob(
         "blake3", kinds.choice("blake3", "sha256"), "the digest that manifests hold of each payload file"
     )

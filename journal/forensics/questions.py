@@ -94,7 +94,8 @@ def _without_shells(changes: tuple[Change, ...]) -> tuple[Change, ...]:
 def fields_of(state: State) -> Iterator[tuple[tuple[str, str], str]]:
     """Every field of every part as ((part, path), JSON text), in the order of the classes.
 
-    Left out is what grows with every save: the maps of steps, which `Difference` tells by name.
+    Left out is what grows with every save: the maps of steps, which `Difference` tells by name. Of the work that is
+    outstanding there are the numbers; what is settled behind it follows from them.
     """
     document = shape_of(State).write(state)
     assert isinstance(document, dict)
@@ -102,6 +103,7 @@ def fields_of(state: State) -> Iterator[tuple[tuple[str, str], str]]:
         for path, value in _leaves(content, ""):
             if (part, path.split("[")[0]) not in _MAPS:
                 yield (part, path), value
+    yield ("sampling", "outstanding"), orjson.dumps(sorted(state.sampling.outstanding)).decode()
 
 
 _MAPS = {
@@ -110,6 +112,8 @@ _MAPS = {
     ("archiving", "marked"),
     ("retention", "released"),
     ("retention", "removed"),
+    ("sampling", "outstanding"),
+    ("sampling", "stretches"),
 }
 
 

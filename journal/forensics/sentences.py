@@ -12,6 +12,7 @@ from milepost.transitions.machine import Record
 from milepost.transitions.pointing import PointerAdvanced
 from milepost.transitions.retention import Part, Pruned, PruneFailed, PruneOpened
 from milepost.transitions.run import RunEnded, RunOpened, RunResumed, SegmentOpened, StoreProbed
+from milepost.transitions.sampling import SamplingRestored, WorkIssued, WorkSettled
 from milepost.transitions.saving import ArtifactSealed, ComponentStored, SaveAbandoned, SaveOpened, SaveSealed
 from milepost.transitions.sweeping import DebrisCleared
 from milepost.transitions.updates import StepReported, UpdateAborted, UpdateApplied, UpdateOpened, UpdateSkipped
@@ -22,7 +23,7 @@ from milepost.transitions.validation import (
     PublicationCompleted,
     PublicationPended,
 )
-from milepost.transitions.values import FULL, LoopValue, ResumeKind, RoleClocks
+from milepost.transitions.values import FULL, LoopValue, ResumeKind, RoleClocks, SamplingPoint
 
 
 def sentence(record: Record) -> str:
@@ -159,6 +160,15 @@ def _archive_failed(record: ArchiveFailed) -> str:
     return f"{record.save.directory} was not archived ({record.code}: {record.detail}); the local copy is untouched"
 
 
+def _point_told(point: SamplingPoint) -> str:
+    return f"epoch {point.epoch} with {point.remaining} completions remaining"
+
+
+def _work_issued(record: WorkIssued) -> str:
+    count = f"{record.completions} completion{'s' if record.completions > 1 else ''}"
+    return f"work {record.number} of {count} is issued, up to {_point_told(record.after)}"
+
+
 def _debris_cleared(record: DebrisCleared) -> str:
     return f"staging was cleared of {', '.join(record.names)}" if record.names else "staging holds nothing old"
 
@@ -204,4 +214,7 @@ SENTENCES: Mapping[type, Callable[[Any], str]] = {
     DebrisCleared: _debris_cleared,
     TerminationObserved: lambda r: f"told to stop at step {r.step}: {r.reason}" + _because(r.detail),
     EmergencyCovered: lambda r: f"{r.save.directory} covers the stop at step {r.step}",
+    WorkIssued: _work_issued,
+    WorkSettled: lambda r: f"completion {r.index} of work {r.number} is settled",
+    SamplingRestored: lambda r: f"sampling goes on from {_point_told(r.boundary)}",
 }

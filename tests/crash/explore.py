@@ -18,13 +18,14 @@ from attrs import define, field, frozen
 
 from milepost.engines.simulated import LOSSES, Key, Loss, SimulatedDisk
 from milepost.engines.simulated.medium import Renames
+from milepost.journal import SamplingBoundary
 from milepost.transitions.errors import MilepostError, NotResumable
 from milepost.transitions.machine import State, due
 from milepost.transitions.validation import ValidationStage
 from milepost.transitions.values import SaveId, parse_iteration
 from tests.crash import marks
 from tests.crash.promised import Offered, Promise, Promises, Saved, promises
-from tests.crash.promises import Seen, keeps, look, values_of
+from tests.crash.promises import Seen, keeps, look, sampling_of, values_of
 from tests.crash.published import Violation, need
 from tests.crash.puppets import Cast
 from tests.crash.traces import nothing_goes_back
@@ -42,13 +43,15 @@ RENAMES: tuple[Renames, ...] = ("atomic", "separate")
 class Recovered:
     """What recovery made of an image: it ends after `length` entries of the disk's trace.
 
-    `save` is what was resumed from, with its `values`; None where nothing was, and where an artifact refused it.
+    `save` is what was resumed from, with its `values` and where sampling goes on; None where nothing was, and where
+    an artifact refused it.
     """
 
     length: int
     seen: Mapping[str, Seen]
     save: SaveId | None
     values: Values
+    sampling: SamplingBoundary | None = None
 
 
 @frozen(kw_only=True)
@@ -127,6 +130,8 @@ class Explorer:
             if recovered.save is not None:
                 offered = values_of(crash.told).get(recovered.save)
                 need(offered in (None, recovered.values), "restore", f"{recovered.values}, saved were {offered}")
+                carried = sampling_of(crash.told).get(recovered.save, recovered.sampling)
+                need(carried == recovered.sampling, "INV-11", f"{recovered.sampling}, saved was {carried}")
             nothing_goes_back(crash.image)
             if depth:
                 lengths = range(recovered.length + 1)
@@ -190,6 +195,7 @@ def recover(
         seen=seen,
         save=state.saving.newest,
         values=run.values(),
+        sampling=run.journal.resumption.sampling,
     )
     _validates(run, before.get(run.attempt))
     if goes_on:

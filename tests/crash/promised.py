@@ -7,6 +7,7 @@ from typing import cast
 from attrs import frozen
 
 from milepost.engines.simulated import SimulatedDisk
+from milepost.journal import SamplingBoundary
 from milepost.transitions.values import Plan, SaveId
 from tests.crash.given import Values
 
@@ -25,7 +26,8 @@ class Opened:
 class Offered:
     """A save was begun with these values. Nothing is promised; whatever becomes of it must hold them.
 
-    With several roles `counters` are what each of them had trained, and `loop` is what the loop said.
+    With several roles `counters` are what each of them had trained, and `loop` is what the loop said. `sampling` is
+    where sampling has to go on from it.
     """
 
     attempt: str
@@ -33,6 +35,7 @@ class Offered:
     values: Values
     counters: tuple[tuple[str, int], ...] = ()
     loop: tuple[tuple[str, object], ...] = ()
+    sampling: SamplingBoundary | None = None
 
 
 @frozen(kw_only=True)

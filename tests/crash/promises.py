@@ -16,6 +16,7 @@ from attrs import frozen
 
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.simulated import SimulatedDisk
+from milepost.journal import SamplingBoundary
 from milepost.journal.log.replay import replay
 from milepost.transitions.boundary import BoundaryOpened
 from milepost.transitions.emergency import EmergencyCovered
@@ -315,6 +316,11 @@ def _as_offered(seen: Mapping[str, Seen], offered: Offered) -> None:
     mark = there.mark
     same = mark is not None and (mark.counters, mark.loop_state) == (dict(offered.counters), dict(offered.loop))
     need(same, "INV-15", f"{there.path} says {mark}, offered were {offered.counters} and {offered.loop}")
+
+
+def sampling_of(promised: Promises) -> dict[SaveId, SamplingBoundary | None]:
+    """Where each save has to bring sampling back to."""
+    return {promise.save: promise.sampling for promise in promised if isinstance(promise, Offered)}
 
 
 def values_of(promised: Promises) -> dict[SaveId, Values]:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from milepost.engines.simulated import Fault, Killed, SimulatedDisk
+from milepost.journal import SamplingToken
 from milepost.transitions.emergency import EmergencyStage
 from milepost.transitions.errors import Busy, MilepostError, NotResumable, Refused, Unavailable
 from milepost.transitions.machine import obligations
@@ -30,6 +31,7 @@ from tests.crash.promised import Made, Promises, Saved, promises
 from tests.crash.promises import keeps, look
 from tests.crash.published import need
 from tests.crash.puppets import Cast
+from tests.crash.sampled import Sampler
 from tests.crash.traces import nothing_goes_back
 from tests.crash.world import ROOT, BrokenEvaluation, Form, Run, config
 
@@ -82,6 +84,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.disk = SimulatedDisk(renames="separate")
         self.told: Promises = ()
+        self.tokens: tuple[SamplingToken, ...] = ()
         self.run: Run | None = None
         self.lives = 0
         self.looked = 0
@@ -190,6 +193,24 @@ class Histories(RuleBasedStateMachine):
     def close(self, pick: int) -> None:
         self._do(Run.close, pick)
         self.run = None
+
+    @precondition(lambda self: self._may_train())
+    @rule(completions=st.integers(1, 3), epochs=st.sampled_from([0, 0, 1]))
+    def issue_work(self, completions: int, epochs: int) -> None:
+        self._do(lambda run: self._sampler(run).issue(completions, epochs=epochs), 0)
+
+    @precondition(lambda self: self._may_train() and bool(self.tokens))
+    @rule(pick=PICK, newest=st.booleans(), index=st.integers(0, 2))
+    def settle_work(self, pick: int, newest: bool, index: int) -> None:
+        """Of this execution, or of one that a crash may have undone."""
+        tokens = self.tokens[-4:] if newest else self.tokens
+        token = tokens[pick % len(tokens)]
+        self._do(lambda run: self._sampler(run).settle(token, index % token.completions), 0)
+
+    def _sampler(self, run: Run) -> Sampler:
+        sampler = run.sampler or run.begin_sampling(outdated=self.tokens)
+        self.tokens = tuple(dict.fromkeys((*self.tokens, *sampler.tokens)))
+        return sampler
 
     # --- what goes wrong ------------------------------------------------------------------------------------
 

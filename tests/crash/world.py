@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from milepost.engines.crew.member import Member
 from milepost.engines.disks import Disk
 from milepost.engines.simulated import Process, SimulatedDisk
 from milepost.engines.termination import Termination, TerminationWatch
-from milepost.journal import Config, Journal
+from milepost.journal import Config, Journal, SamplingBoundary, SamplingToken
 from milepost.journal.saves import KeepFn
 from milepost.transitions.emergency import EmergencyStage
 from milepost.transitions.saving import Save
@@ -25,6 +25,9 @@ from milepost.transitions.values import FULL, Component, Plan, SaveId, union
 from tests.crash.given import NamedAmbient, TinyTrainer, ToldWatch, Values
 from tests.crash.promised import Announced, Covered, Ended, Evaluating, Made, Offered, Opened, Promise, Saved
 from tests.crash.puppets import BesideSlot, Cast, Puppets, step_slots
+
+if TYPE_CHECKING:
+    from tests.crash.sampled import Sampler
 
 ROOT = "/simulated"
 HOME = "milepost/default/run"
@@ -124,7 +127,9 @@ class Run:
         self.meanwhile: Callable[[int], object] = _nothing
         self.evaluated: list[tuple[int, int]] = []
         self.elsewhere: list[tuple[int, int]] = []
+        self.sampler: Sampler | None = None
         self._offered: dict[SaveId, Values] = {}
+        self._carried: dict[SaveId, SamplingBoundary | None] = {}
         self._until = 0
         self._emergency: Plan = ()
         self.journal = self._open(config, keep_fn, view)
@@ -298,9 +303,9 @@ class Run:
     def _offer(self, step: int) -> None:
         """Whatever is saved next holds the present values."""
         save = SaveId(step, self.epoch, self.journal.state.saving.counter + 1)
-        values = self.values()
-        if self._offered.get(save) != values:
-            self._offered[save] = values
+        values, sampling = self.values(), self.sampling
+        if self._offered.get(save) != values or self._carried.get(save) != sampling:
+            self._offered[save], self._carried[save] = values, sampling
             self._promise(
                 Offered(
                     attempt=self.attempt,
@@ -308,8 +313,21 @@ class Run:
                     values=values,
                     counters=self.counters,
                     loop=tuple(sorted(self.loop.items())),
+                    sampling=sampling,
                 )
             )
+
+    def begin_sampling(self, *, outdated: tuple[SamplingToken, ...] = ()) -> Sampler:
+        """What this execution samples with; `outdated` are the tokens of earlier ones."""
+        from tests.crash.sampled import Sampler  # whose histories are of runs
+
+        self.sampler = Sampler(self.journal, outdated=outdated)
+        return self.sampler
+
+    @property
+    def sampling(self) -> SamplingBoundary | None:
+        """Where sampling has to go on from what is saved now."""
+        return self.journal.resumption.sampling if self.sampler is None else self.sampler.boundary
 
     def _acknowledge(self) -> None:
         """Promise what is published while no lane is under way: whoever saved it has been told, or could be."""

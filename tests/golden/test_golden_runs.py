@@ -22,7 +22,7 @@ from milepost.transitions.machine import State, initial
 from tests.journal.runs import FakeWatch, StillAmbient, Training, config
 
 GOLDEN = Path(__file__).parents[2] / "spec" / "golden"
-VERSIONS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+VERSIONS = sorted(path.parent.name for path in GOLDEN.glob("*/run"))
 
 
 @pytest.fixture(params=VERSIONS)

@@ -21,6 +21,7 @@ from milepost.transitions import (
     pointing,
     retention,
     run,
+    sampling,
     saving,
     sweeping,
     updates,
@@ -65,6 +66,7 @@ from milepost.transitions.run import (
     SegmentOpened,
     StoreProbed,
 )
+from milepost.transitions.sampling import Sampling, SamplingRestored, SamplingStage, WorkIssued, WorkSettled
 from milepost.transitions.saving import (
     ArtifactSealed,
     ComponentStored,
@@ -108,6 +110,7 @@ from milepost.transitions.values import (
     Reason,
     ResumeKind,
     RoleClocks,
+    SamplingPoint,
     SaveId,
     StoredComponent,
 )
@@ -133,6 +136,7 @@ ROOMS: Mapping[str, ModuleType] = {
     "pointer": pointing,
     "debris": sweeping,
     "emergency": emergency,
+    "sampling": sampling,
 }
 
 
@@ -275,6 +279,18 @@ def archiving_in(stage: ArchiveStage, *, of: SaveId = SAVE, strict: bool = False
     return Archiving(open=(archive,))
 
 
+START = SamplingPoint(epoch=1, remaining=100, sampler_state='{"offset":0}')
+BEHIND = SamplingPoint(epoch=1, remaining=98, sampler_state='{"offset":2}')
+
+
+def sampling_in(stage: SamplingStage) -> Sampling:
+    """Sampling in the stage; where it has BEGUN, work of two completions is outstanding."""
+    if stage is SamplingStage.UNBEGUN:
+        return Sampling()
+    begun = Sampling(stage=stage, boundary=START, tail=START)
+    return sampling.on_issued(begun, WorkIssued(number=1, completions=2, after=BEHIND))
+
+
 PARTS: Mapping[str, Mapping[Any, Any]] = {
     "run": {
         RunStage.UNOPENED: Run(),
@@ -300,6 +316,7 @@ PARTS: Mapping[str, Mapping[Any, Any]] = {
         EmergencyStage.OBSERVED: Emergency(stage=EmergencyStage.OBSERVED, reason="signal", step=10),
         EmergencyStage.COVERED: Emergency(stage=EmergencyStage.COVERED, reason="signal", step=10, save=SAVE),
     },
+    "sampling": {stage: sampling_in(stage) for stage in SamplingStage},
 }
 
 
@@ -320,6 +337,8 @@ _NEEDS: Mapping[type, Mapping[str, Enum]] = {
     Pruned: {"retention": PruneStage.OPEN},
     PruneFailed: {"retention": PruneStage.OPEN},
     EmergencyCovered: {"emergency": EmergencyStage.OBSERVED},
+    WorkIssued: {"sampling": SamplingStage.BEGUN},
+    WorkSettled: {"sampling": SamplingStage.BEGUN},
 }
 
 
@@ -384,6 +403,11 @@ _RECORDS: Mapping[type, Callable[[State], Record]] = {
     DebrisCleared: lambda state: DebrisCleared(names=("9.1.1",)),
     TerminationObserved: lambda state: TerminationObserved(step=10, reason="signal", detail="SIGTERM"),
     EmergencyCovered: lambda state: EmergencyCovered(step=10, save=SAVE),
+    WorkIssued: lambda state: WorkIssued(
+        number=state.sampling.issued + 1, completions=1, after=evolve(BEHIND, remaining=BEHIND.remaining - 1)
+    ),
+    WorkSettled: lambda state: WorkSettled(number=1, index=1),
+    SamplingRestored: lambda state: SamplingRestored(boundary=START),
 }
 
 

@@ -15,11 +15,13 @@ from milepost.transitions.machine import State, initial
 from milepost.transitions.pointing import Pointer, PointerStage
 from milepost.transitions.retention import Part, PruneStage
 from milepost.transitions.run import RunStage
+from milepost.transitions.sampling import Carried, Sampling, SamplingStage, Work
 from milepost.transitions.saving import Save, SaveStage, Saving
 from milepost.transitions.updates import Updates, UpdateStage
 from milepost.transitions.validation import Validation, ValidationStage
 from milepost.transitions.values import FULL, Clocks, RoleClocks, SaveId
 from tests.transitions.samples import (
+    BEHIND,
     MANIFEST,
     OLDER,
     PARTIAL,
@@ -27,11 +29,13 @@ from tests.transitions.samples import (
     RESUMED_RUN,
     ROLES,
     SAVE,
+    START,
     archiving_in,
     boundary_in,
     published,
     resumed,
     retention_in,
+    sampling_in,
     save_in,
     saving_in,
     validation_in,
@@ -69,6 +73,12 @@ def joined(**changes: Any) -> Boundary:
     return replaced(JOINED, open=replaced(JOINED.open, **changes))
 
 
+def with_sampling(**changes: Any) -> State:
+    return replaced(GOOD, sampling=replaced(Sampling(), **changes))
+
+
+LATER = replaced(BEHIND, epoch=2)
+SECOND = HashTrieMap({2: Work(start=START.remaining, after=BEHIND, completions=2)})
 BOTH = published(full=(OLDER, SAVE))
 BESIDE = published(full=(SAVE,), artifacts=(OLDER, SAVE))
 ARTIFACT = BESIDE.artifacts[OLDER.step]
@@ -269,6 +279,50 @@ BAD_STATES: dict[str, tuple[State, str, str]] = {
         "INV-07",
         "5.1.1 was archived while its validation is evaluating",
     ),
+    "sampling that has begun has no boundary": (
+        with_sampling(stage=SamplingStage.BEGUN),
+        "INV-11",
+        "sampling is begun, and its boundary is None",
+    ),
+    "sampling that has not begun has a boundary": (
+        with_sampling(boundary=START, tail=START),
+        "INV-11",
+        "sampling is unbegun, and its boundary is SamplingPoint(epoch=1, remaining=100",
+    ),
+    "the head is not outstanding": (
+        replaced(GOOD, sampling=replaced(sampling_in(SamplingStage.BEGUN), head=2)),
+        "INV-11",
+        "work 2 is the head of 1 outstanding, and is none of them",
+    ),
+    "the head is behind what was issued, and nothing is outstanding": (
+        with_sampling(issued=3),
+        "INV-11",
+        "work 1 is the head of 0 outstanding, and is none of them",
+    ),
+    "everything is settled and the boundary stays": (
+        with_sampling(stage=SamplingStage.BEGUN, boundary=START, tail=BEHIND),
+        "INV-11",
+        "everything is settled up to SamplingPoint(epoch=1, remaining=98",
+    ),
+    "the boundary passed work that is not settled": (
+        replaced(GOOD, sampling=replaced(sampling_in(SamplingStage.BEGUN), boundary=BEHIND)),
+        "INV-11",
+        "and work 1 begins with 100 remaining",
+    ),
+    "a boundary is carried by no save": (
+        with_sampling(carried=Carried(save=SAVE, boundary=START)),
+        "INV-11",
+        "a boundary is carried by 10.1.1, and no full save of that id is open",
+    ),
+    "a boundary is carried by a partial save": (
+        State(
+            run=RESUMED_RUN,
+            saving=saving_in(SaveStage.WRITING, plan=PARTIAL),
+            sampling=Sampling(carried=Carried(save=SAVE, boundary=START)),
+        ),
+        "INV-11",
+        "a boundary is carried by 10.1.1, and no full save of that id is open",
+    ),
     "a run ended with a save open": (
         State(run=PARTS["run"][RunStage.ENDED], saving=WRITING),
         "INV-14",
@@ -403,6 +457,42 @@ BAD_STEPS: dict[str, tuple[State, State, str, str]] = {
         State(run=RESUMED_RUN, saving=WRITING, updates=Updates(stage=UpdateStage.ACCUMULATING)),
         "INV-12",
         "save 10.1.1 was opened inside an accumulation window",
+    ),
+    "the boundary moved back": (
+        with_sampling(stage=SamplingStage.BEGUN, boundary=BEHIND, tail=BEHIND),
+        with_sampling(stage=SamplingStage.BEGUN, boundary=START, tail=START),
+        "INV-11",
+        "the boundary moved back from SamplingPoint(epoch=1, remaining=98",
+    ),
+    "the boundary moved back to an earlier epoch": (
+        with_sampling(stage=SamplingStage.BEGUN, boundary=LATER, tail=LATER),
+        with_sampling(stage=SamplingStage.BEGUN, boundary=BEHIND, tail=BEHIND),
+        "INV-11",
+        "the boundary moved back from SamplingPoint(epoch=2, remaining=98",
+    ),
+    "the boundary of an execution is gone": (
+        with_sampling(stage=SamplingStage.BEGUN, boundary=BEHIND, tail=BEHIND),
+        GOOD,
+        "INV-11",
+        "to None",
+    ),
+    "a number is used again": (
+        with_sampling(issued=2, head=3),
+        with_sampling(issued=1, head=2),
+        "INV-11",
+        "work 2 was issued and the head was 3; now they are 1 and 2",
+    ),
+    "the head goes back": (
+        replaced(GOOD, sampling=replaced(sampling_in(SamplingStage.BEGUN), issued=2, head=2, outstanding=SECOND)),
+        replaced(GOOD, sampling=replaced(sampling_in(SamplingStage.BEGUN), issued=2)),
+        "INV-11",
+        "work 2 was issued and the head was 2; now they are 2 and 1",
+    ),
+    "what an open save carries changed": (
+        State(run=RESUMED_RUN, saving=WRITING, sampling=Sampling(carried=Carried(save=SAVE, boundary=START))),
+        State(run=RESUMED_RUN, saving=WRITING, sampling=Sampling(carried=Carried(save=SAVE, boundary=BEHIND))),
+        "INV-11",
+        "save 10.1.1 carries SamplingPoint(epoch=1, remaining=98",
     ),
 }
 

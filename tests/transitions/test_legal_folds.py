@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
+from attrs import evolve as replaced
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -55,6 +56,14 @@ from milepost.transitions.retention import (
     ReportPruneFailed,
 )
 from milepost.transitions.run import AdoptResume, EndRun, ReportProbe, RotateSegment, RunStage
+from milepost.transitions.sampling import (
+    BeginSampling,
+    IssueWork,
+    SamplingRestored,
+    SamplingToken,
+    SettleWork,
+    WorkIssued,
+)
 from milepost.transitions.saving import (
     ObserveSave,
     OpenSave,
@@ -90,6 +99,7 @@ from milepost.transitions.values import (
     Reason,
     ResumeKind,
     RoleClocks,
+    SamplingPoint,
     SaveId,
 )
 from tests.transitions.samples import BOTH_ROLES, DESTINATION, MANIFEST, PARTIAL, open_run_command, stored_of
@@ -126,6 +136,13 @@ class Histories(RuleBasedStateMachine):
         self.boundaries: dict[SaveId, tuple[tuple[RoleClocks, ...], tuple[LoopValue, ...]]] = {}
         self.several = False
         self.in_parts = False
+        # Sampled work: what each checkpoint carries, what it has to carry, where this execution began, all tokens,
+        # and this execution's works with the completions of each that are settled.
+        self.sampled: dict[SaveId, SamplingPoint | None] = {}
+        self.to_carry: dict[SaveId, SamplingPoint | None] = {}
+        self.began: SamplingPoint | None = None
+        self.tokens: list[SamplingToken] = []
+        self.works: dict[SamplingToken, tuple[SamplingPoint, set[int]]] = {}
 
     def ask(self, command: Command) -> tuple[Record, ...] | None:
         """Decide and fold; None where the state refuses, which must leave nothing behind."""
@@ -138,6 +155,10 @@ class Histories(RuleBasedStateMachine):
             assert violations(self.state, after) == ()
             self.state = after
             self.records.append(record)
+            if isinstance(record, SamplingRestored):
+                self.began = record.boundary
+            if isinstance(record, SaveOpened):
+                self.to_carry[record.save] = self.settled_prefix() if record.plan == FULL else None
             self.seen.add(type(record))
         return records
 
@@ -177,8 +198,10 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def open_run(self) -> None:
-        assert self.ask(open_run_command(segment=self.state.run.segment + 1))
+        command = open_run_command(segment=self.state.run.segment + 1)
+        assert self.ask(replaced(command, execution_id=f"execution {self.state.run.epoch + 1}"))
         assert not self.state.run.resumed
+        self.began, self.works = None, {}
 
     @rule()
     def start_again(self) -> None:
@@ -204,8 +227,11 @@ class Histories(RuleBasedStateMachine):
                 passed_over=(),
                 roles=roles if self.several else (),
                 loop_state=loop_state if self.several else None,
+                sampling=None if newest is None else self.sampled[newest],
             )
         )
+        if took is not None:
+            assert self.began == (None if newest is None else self.to_carry[newest])
         if took is not None and self.several:
             assert (self.state.boundary.roles, self.state.boundary.committed) == (roles, loop_state)
 
@@ -321,6 +347,63 @@ class Histories(RuleBasedStateMachine):
             assert moved[role].attempt_id == before[role].attempt_id + applied + skipped
             assert {**moved, role: before[role]} == before
 
+    @rule(remaining=st.integers(0, 9))
+    def begin_sampling(self, remaining: int) -> None:
+        before, began = self.state.sampling.boundary, self.began
+        took = self.ask(BeginSampling(initial=SamplingPoint(epoch=1, remaining=remaining, sampler_state="1")))
+        assert took is None or bool(took) is (before is None)
+        assert before is None or self.began == began
+
+    @rule(epochs=st.sampled_from([0, 0, 1, -1]), completions=st.integers(0, 3), off=st.sampled_from([0, 0, 0, 1, -1]))
+    def issue(self, epochs: int, completions: int, off: int) -> None:
+        tail = self.state.sampling.tail or SamplingPoint(epoch=1, remaining=9, sampler_state="0")
+        after = SamplingPoint(
+            epoch=tail.epoch + epochs,
+            remaining=tail.remaining - completions + off,
+            sampler_state=str(len(self.tokens)),
+        )
+        first = self.state.sampling.boundary is None
+        took = self.ask(IssueWork(after=after, completions=completions))
+        follows = (epochs >= 0 and off == 0) or (first and after.epoch >= 1)
+        ready = self.state.run.stage is RunStage.OPEN and self.state.run.resumed is not None
+        assert (took is not None) is (ready and completions > 0 and after.remaining >= 0 and follows)
+        if took is not None:
+            assert isinstance(took[-1], WorkIssued)
+            assert self.state.run.opened is not None
+            token = SamplingToken(self.state.run.opened.execution_id, took[-1].number, completions)
+            self.tokens.append(token)
+            self.works[token] = (after, set())
+
+    @precondition(lambda self: bool(self.tokens))
+    @rule(data=st.data(), recent=st.booleans(), index=st.integers(-1, 3))
+    def settle(self, data: st.DataObject, recent: bool, index: int) -> None:
+        token = data.draw(st.sampled_from(self.tokens[-4:] if recent else self.tokens))
+        _, settled = self.works.get(token, (None, set()))
+        known, in_range = self.waits(token), 0 <= index < token.completions
+        took = self.ask(SettleWork(token=token, index=index))
+        ready = self.state.run.stage is RunStage.OPEN and self.state.run.resumed is not None
+        assert (took is not None) is (ready and (in_range or not known))
+        assert not took or (known and index not in settled)
+        if took is not None and known and index not in settled:
+            assert took
+            settled.add(index)
+
+    def settled_prefix(self) -> SamplingPoint | None:
+        """Where this execution began, or the end of the works from there on that are wholly settled."""
+        boundary = self.began
+        for token, (after, settled) in self.works.items():
+            if len(settled) < token.completions:
+                break
+            boundary = after
+        return boundary
+
+    def waits(self, token: SamplingToken) -> bool:
+        """Whether the work is of this execution, and it or work in front of it is not wholly settled."""
+        works = list(self.works)
+        if token not in works:
+            return False
+        return any(len(self.works[one][1]) < one.completions for one in works[: works.index(token) + 1])
+
     @rule(step=STEPS, which=st.integers(min_value=0, max_value=3))
     def ask_something_small(self, step: int, which: int) -> None:
         commands: tuple[Command, ...] = (
@@ -344,7 +427,9 @@ class Histories(RuleBasedStateMachine):
 
     def touch(self, effect: Effect) -> None:
         """What performing the effect leaves on the disk, whether or not its writer lives to say so."""
-        if isinstance(effect, SealSave):
+        if isinstance(effect, StorePayload):
+            self.sampled[effect.save] = effect.sampling
+        elif isinstance(effect, SealSave):
             self.published.add(effect.save)
             if effect.roles:
                 self.boundaries[effect.save] = (effect.roles, effect.loop_state)
@@ -450,6 +535,13 @@ class Histories(RuleBasedStateMachine):
         for save, part in self.deleted:
             assert self.state.retention.lost(save.step) in (part, Part.CHECKPOINT)
             assert save not in (self.state.saving.newest, self.state.validation.pending)
+
+    @invariant()
+    def the_boundary_is_the_end_of_what_is_wholly_settled(self) -> None:
+        assert self.state.sampling.boundary == self.settled_prefix()
+        outstanding = sum(len(settled) < token.completions for token, (_, settled) in self.works.items())
+        assert len(self.state.sampling.outstanding) == outstanding
+        assert len(self.state.sampling.stretches) <= 2 * outstanding
 
     @invariant()
     def what_passed_is_never_evaluated_again(self) -> None:

@@ -1,0 +1,1 @@
+"""The replay ledger for callers: stand-alone, and as a part of a journal."""
