@@ -171,6 +171,7 @@ class Histories(RuleBasedStateMachine):
         artifact=st.booleans(),
         archives=st.none() | ARCHIVE_ENDS,
         prunes=st.none() | PRUNE_ENDS,
+        works=st.none() | st.booleans(),
     )
     def begin(
         self,
@@ -180,6 +181,7 @@ class Histories(RuleBasedStateMachine):
         artifact: bool,
         archives: str | None,
         prunes: str | None,
+        works: bool | None,
     ) -> None:
         """Nothing at all, or a run with some checkpoints: retention needs several before it does anything."""
         self.several, self.in_parts = several, in_parts
@@ -192,6 +194,13 @@ class Histories(RuleBasedStateMachine):
             self.apply_retention(
                 keep_optim_last=1, keep_model_last=0, keep_fn=None, archived=None, in_use=(), end=prunes
             )
+        if works is not None:
+            self.start_again()
+            self.train_a_role(role=BOTH_ROLES[0], applied=1, skipped=0)
+            self.issue(epochs=0, completions=1, off=0)
+            if works:
+                self.ask(SettleWork(token=self.tokens[-1], index=0))
+                self.works[self.tokens[-1]][1].add(0)
         if artifact:
             self.start_again()
             self.boundary(plan=PARTIAL, pending=False, end="sealed")
