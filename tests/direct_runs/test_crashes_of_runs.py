@@ -37,17 +37,23 @@ FAULTS = (
     StoreFault(status=412, applied="yes"),
     StoreFault(status=503, applied="yes"),
     StoreFault(status=0, applied="late"),
-    StoreFault(status=0, applied="late", after=3),
+    *(StoreFault(status=0, applied="late", after=after) for after in (1, 3, 10, 20, 30, 45, 60, 90)),
 )
-REQUESTS = st.integers(min_value=0, max_value=150)
+CHANGES = ("put", "complete")
+"""The verbs that make something visible."""
 
 
 @frozen(kw_only=True)
 class Blow:
-    """What happens to a start at its request number `at`: a death, a pause for the next start, or `fault`."""
+    """What happens to a start at its request number `at`, of all or of those that change something.
+
+    A death; a pause for the next start; the `fault`; or that the fault begins an outage, in which nothing is answered
+    any more.
+    """
 
     at: int
     kind: str
+    changes: bool = False
     fault: StoreFault = FAULTS[0]
     arrival: int = 0
 
@@ -55,8 +61,9 @@ class Blow:
 BLOWS = st.lists(
     st.builds(
         Blow,
-        at=REQUESTS,
-        kind=st.sampled_from(["death", "fault", "pause"]),
+        at=st.integers(min_value=0, max_value=70),
+        kind=st.sampled_from(["death", "fault", "pause", "outage"]),
+        changes=st.booleans(),
         fault=st.sampled_from(FAULTS),
         arrival=st.integers(min_value=0, max_value=3),
     ),
@@ -110,15 +117,20 @@ class World:
         store, meant, met = self.bucket.store, list[str](), 0
 
         def fails(site: Site) -> StoreFault | None:
-            return blow.fault if is_met(site.process) else None
+            if is_met(site.process, site.verb):
+                return blow.fault
+            out = blow.kind == "outage" and site.process in meant and met > blow.at
+            return FAULTS[0] if out else None
 
-        def is_met(process: str) -> bool:
+        def is_met(process: str, verb: str) -> bool:
             nonlocal met
-            met += process in meant
-            return process in meant and met == blow.at + 1
+            if process not in meant or (blow.changes and verb not in CHANGES):
+                return False
+            met += 1
+            return met == blow.at + 1
 
-        def before(process: str, _verb: str, _key: str) -> None:
-            if not is_met(process):
+        def before(process: str, verb: str, _key: str) -> None:
+            if not is_met(process, verb):
                 return
             if blow.kind == "death":
                 raise Killed(f"{process} died")
@@ -128,7 +140,7 @@ class World:
                 self.live(until=UNTIL)
             self.look()
 
-        if blow.kind == "fault":
+        if blow.kind in ("fault", "outage"):
             store.faults = fails
         else:
             store.before = before
@@ -183,14 +195,14 @@ def explore(blows: list[Blow], *, knobs: tuple[str, ...] = ()) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(blows=BLOWS)
 def test_whatever_happens_at_whichever_requests_what_is_visible_is_whole(blows: list[Blow]) -> None:
     explore(blows)
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(blows=BLOWS)
 def test_whatever_happens_to_a_run_that_validates_what_is_visible_is_whole(blows: list[Blow]) -> None:
     explore(blows, knobs=VALIDATED)
