@@ -28,11 +28,22 @@ from milepost.engines.logs import Appender
 from milepost.engines.perform import Engines
 from milepost.journal.log.entries import Head, pack
 from milepost.journal.log.scan import Mark
+from milepost.journal.sampling.live import FoldingLine
 from milepost.transitions.errors import Fenced, MilepostError, Refused, Unavailable
 from milepost.transitions.machine import Command, Effect, Record, State, decide, due, evolve, with_sampling
-from milepost.transitions.run import ClosedSegment, RotateSegment
-from milepost.transitions.sampling import SamplingRecord, Verb, take
-from milepost.transitions.values import Witness
+from milepost.transitions.run import ClosedSegment, RotateSegment, require_open
+from milepost.transitions.sampling import (
+    BeginSampling,
+    SamplingRecord,
+    SamplingRestored,
+    SamplingToken,
+    WorkIssued,
+    begin,
+    implied,
+    issued,
+    settled,
+)
+from milepost.transitions.values import SamplingPoint, Witness
 
 HELD = 256
 HELD_BYTES = 256 << 10
@@ -46,7 +57,8 @@ class Driver:
         self._appender = appender
         self._engines = engines
         self._ambient = ambient
-        self._now = (state, state.sampling)  # a state, and the part of it that is newer: one attribute, read at once
+        self._state = state
+        self._line = FoldingLine(state.sampling)
         self._held: list[SamplingRecord] = []
         self._held_bytes = 0
         self._head = head
@@ -57,8 +69,10 @@ class Driver:
     @property
     def state(self) -> State:
         """The state after the newest record, held back or not."""
-        state, sampled = self._now
-        return state if sampled is state.sampling else with_sampling(state, sampled)
+        if self._line.moved:
+            with self._lock:
+                self._state = with_sampling(self._state, self._line.fold())
+        return self._state
 
     @property
     def head(self) -> Head:
@@ -84,20 +98,50 @@ class Driver:
                 self._append(records)
             return records
 
-    def hold(self, command: Verb, *, size: int = 0) -> tuple[SamplingRecord, ...]:
-        """Record what the command decides, in front of the next entry. `size` is that of its sampler state, bytes."""
+    def begin_sampling(self, initial: SamplingPoint, *, size: int) -> None:
+        """Record where sampling begins, in front of the next entry. `size` is that of its sampler state in bytes."""
         with self._lock:
-            if self._poison is not None:
-                self._require_sound()
-            if self._held and (len(self._held) >= HELD or self._held_bytes + size > HELD_BYTES):
-                self._append(())
-            state, sampled = self._now
-            sampled, records = take(sampled, command, run=state.run)
-            if records:
-                self._now = (state, sampled)
-                self._held.extend(records)
-                self._held_bytes += size
-            return records
+            self._make_room(size)
+            state = self.state
+            self._begin(begin(state.sampling, BeginSampling(initial=initial), run=state.run), size=size)
+
+    def issue_work(self, after: SamplingPoint, *, completions: int, limit: int, size: int) -> WorkIssued:
+        """Record what is issued, and the beginning that it may imply, in front of the next entry."""
+        with self._lock:
+            self._make_room(size)
+            require_open(self._state.run, "issue work")
+            self._begin(implied(self._line, after, completions=completions), size=0)
+            record = issued(self._line, after, completions=completions, limit=limit)
+            self._line.issue(record)
+            self._held.append(record)
+            self._held_bytes += size
+            return record
+
+    def settle_work(self, token: SamplingToken, *, index: int) -> bool:
+        """Record what is settled, in front of the next entry; False where nothing is."""
+        with self._lock:
+            self._make_room(0)
+            run = self._state.run
+            require_open(run, "settle work")
+            assert run.opened is not None, "a run that is open has a writer"
+            record = settled(self._line, token, index, execution_id=run.opened.execution_id)
+            if record is None:
+                return False
+            self._line.settle(record)
+            self._held.append(record)
+            return True
+
+    def _make_room(self, size: int) -> None:
+        if self._poison is not None:
+            self._require_sound()
+        if self._held and (len(self._held) >= HELD or self._held_bytes + size > HELD_BYTES):
+            self._append(())
+
+    def _begin(self, records: tuple[SamplingRestored, ...], *, size: int) -> None:
+        for record in records:
+            self._publish(evolve(self.state, record), self._head)
+            self._held.append(record)
+            self._held_bytes += size
 
     def flush(self) -> None:
         """Append what is held back. Durable after the next `barrier`, which does this by itself."""
@@ -162,7 +206,7 @@ class Driver:
 
     def _append(self, records: tuple[Record, ...]) -> None:
         """One entry of what is held back and of these; none of these writes what is held by itself."""
-        state = self.state
+        state = self.state if records else self._state
         for record in records:
             state = evolve(state, record)
         try:
@@ -202,7 +246,7 @@ class Driver:
         self._publish(state, head)
 
     def _publish(self, state: State, head: Head) -> None:
-        self._now, self._head = (state, state.sampling), head
+        self._state, self._head, self._line = state, head, self._line.behind(state.sampling)
 
     def _pack(self, records: tuple[Record, ...], state: State) -> tuple[bytes, Head]:
         return pack(

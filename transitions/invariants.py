@@ -187,8 +187,9 @@ def settled_prefix(state: State) -> str | None:
         return f"work {sampling.head} is the head of {len(sampling.outstanding)} outstanding, and is none of them"
     if head is None and boundary != sampling.tail:
         return f"everything is settled up to {sampling.tail}, and the boundary is {boundary}"
-    if head is not None and (boundary is None or boundary.remaining != head.start):
-        return f"the boundary is {boundary}, and work {sampling.head} begins with {head.start} remaining"
+    if head is not None and (boundary is None or boundary.remaining != head.after.remaining + head.completions):
+        begins = head.after.remaining + head.completions
+        return f"the boundary is {boundary}, and work {sampling.head} begins with {begins} remaining"
     carried = sampling.carried
     if carried is not None and not any(save.id == carried.save and save.plan == FULL for save in state.saving.open):
         return f"a boundary is carried by {carried.save}, and no full save of that id is open"

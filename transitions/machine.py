@@ -354,23 +354,30 @@ def evolve(state: State, record: Record) -> State:
         raise IllegalTransition(f"{type(record).__name__} is not a record of this version")
     if len(moves) == 1:
         ((part, move),) = moves
-        if part in ("updates", "sampling"):  # nearly every entry of a long run: spare the general path
-            moved = move(getattr(state, part), record)
-            if part == "updates":
-                return _moved(state, updates=moved, sampled=state.sampling)
-            return with_sampling(state, moved)
+        if part == "updates":  # nearly every entry of a long run: spare the general path
+            return State(
+                run=state.run,
+                updates=move(state.updates, record),
+                saving=state.saving,
+                boundary=state.boundary,
+                validation=state.validation,
+                archiving=state.archiving,
+                retention=state.retention,
+                pointer=state.pointer,
+                debris=state.debris,
+                emergency=state.emergency,
+                sampling=state.sampling,
+            )
+        if part == "sampling":  # or this, in a run that samples
+            return with_sampling(state, move(state.sampling, record))
     return replaced(state, **{part: move(getattr(state, part), record) for part, move in moves})
 
 
-def with_sampling(state: State, moved: Sampling) -> State:
+def with_sampling(state: State, sampled: Sampling) -> State:
     """The state with this part in the place of its own."""
-    return _moved(state, updates=state.updates, sampled=moved)
-
-
-def _moved(state: State, *, updates: Updates, sampled: Sampling) -> State:
     return State(
         run=state.run,
-        updates=updates,
+        updates=state.updates,
         saving=state.saving,
         boundary=state.boundary,
         validation=state.validation,

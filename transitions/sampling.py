@@ -24,8 +24,8 @@ A run that issues nothing has no part in this room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Collection, Mapping
+from typing import ClassVar, Protocol
 
 from attrs import evolve, field, frozen
 from rpds import HashTrieMap
@@ -121,16 +121,6 @@ class SamplingStage(Stage):
 
 
 @frozen(kw_only=True)
-class Work:
-    """Work that is not wholly settled. `start` is the remaining budget in front of it, `settled` has its indices."""
-
-    start: int
-    after: SamplingPoint
-    completions: int
-    settled: HashTrieMap[int, bool] = _NOTHING
-
-
-@frozen(kw_only=True)
 class Stretch:
     """Works that are wholly settled behind one that is not, by their first and last number: `after` is their end."""
 
@@ -153,7 +143,7 @@ class Sampling:
 
     `issued` is the newest number and `head` the first that is not settled (`issued` + 1 where all are); `tail` is
     where the next work begins. Every number from `head` on is `outstanding` or lies in one of the `stretches`, each
-    of which is there under its first and its last number.
+    of which is there under its first and its last number. `partly` has the indices that are settled of a group.
     """
 
     stage: SamplingStage = SamplingStage.UNBEGUN
@@ -161,9 +151,27 @@ class Sampling:
     tail: SamplingPoint | None = None
     issued: int = 0
     head: int = 1
-    outstanding: HashTrieMap[int, Work] = field(factory=HashTrieMap)
+    outstanding: HashTrieMap[int, WorkIssued] = field(factory=HashTrieMap)
+    partly: HashTrieMap[int, HashTrieMap[int, bool]] = field(factory=HashTrieMap)
     stretches: HashTrieMap[int, Stretch] = field(factory=HashTrieMap)
     carried: Carried | None = None
+
+
+class Line(Protocol):
+    """What a decision looks at: of the state, or of what a live writer has that will be the state."""
+
+    @property
+    def boundary(self) -> SamplingPoint | None: ...
+    @property
+    def tail(self) -> SamplingPoint | None: ...
+    @property
+    def issued(self) -> int: ...
+    @property
+    def head(self) -> int: ...
+    @property
+    def outstanding(self) -> Mapping[int, WorkIssued]: ...
+    @property
+    def partly(self) -> Mapping[int, Collection[int]]: ...
 
 
 TABLE: Table[SamplingStage] = {
@@ -200,38 +208,28 @@ def on_issued(sampling: Sampling, record: WorkIssued) -> Sampling:
         raise IllegalTransition(f"work {number} where work {sampling.issued + 1} comes next")
     if problem := _misfit(tail, after, completions=record.completions):
         raise IllegalTransition(f"work {number}: {problem}")
-    work = Work(start=tail.remaining, after=after, completions=record.completions)
-    return Sampling(
-        stage=stage,
-        boundary=sampling.boundary,
-        tail=after,
-        issued=number,
-        head=sampling.head,
-        outstanding=sampling.outstanding.insert(number, work),
-        stretches=sampling.stretches,
-        carried=sampling.carried,
+    return evolve(
+        sampling, stage=stage, tail=after, issued=number, outstanding=sampling.outstanding.insert(number, record)
     )
 
 
 def on_settled(sampling: Sampling, record: WorkSettled) -> Sampling:
     stage = follow(TABLE, sampling.stage, record, of="sampling")
     number, index = record.number, record.index
-    work = sampling.outstanding.get(number)
-    if work is None or not 0 <= index < work.completions or index in work.settled:
+    work, settled = sampling.outstanding.get(number), sampling.partly.get(number, _NOTHING)
+    if work is None or not 0 <= index < work.completions or index in settled:
         raise IllegalTransition(f"completion {index} of work {number} was settled, and it is not outstanding")
-    if len(work.settled) + 1 < work.completions:
-        partly = evolve(work, settled=work.settled.insert(index, True))
-        return evolve(sampling, outstanding=sampling.outstanding.insert(number, partly))
+    if len(settled) + 1 < work.completions:
+        return evolve(sampling, stage=stage, partly=sampling.partly.insert(number, settled.insert(index, True)))
     boundary, head, stretches = _moved(sampling, number, work.after)
-    return Sampling(
+    return evolve(
+        sampling,
         stage=stage,
         boundary=boundary,
-        tail=sampling.tail,
-        issued=sampling.issued,
         head=head,
         outstanding=sampling.outstanding.remove(number),
+        partly=sampling.partly.discard(number),
         stretches=stretches,
-        carried=sampling.carried,
     )
 
 
@@ -293,86 +291,69 @@ def _misfit(tail: SamplingPoint, after: SamplingPoint, *, completions: int) -> s
 # --- decisions ---------------------------------------------------------------------------------
 
 
-def begin(sampling: Sampling, command: BeginSampling, *, run: Run) -> tuple[SamplingRestored, ...]:
+def begin(line: Line, command: BeginSampling, *, run: Run) -> tuple[SamplingRestored, ...]:
     """The record of where the execution begins; none where it has a boundary, and that one stays."""
     require_open(run, "begin sampling")
-    return () if sampling.boundary is not None else (SamplingRestored(boundary=command.initial),)
+    return () if line.boundary is not None else (SamplingRestored(boundary=command.initial),)
+
+
+def implied(line: Line, after: SamplingPoint, *, completions: int) -> tuple[SamplingRestored, ...]:
+    """The record of the beginning that the first work of an execution implies; none where there is a boundary."""
+    if line.boundary is not None:
+        return ()
+    remaining = after.remaining + _counted(completions)
+    return (SamplingRestored(boundary=SamplingPoint(epoch=1, remaining=remaining, sampler_state=BEGINNING)),)
 
 
 def issue(sampling: Sampling, command: IssueWork, *, run: Run) -> tuple[SamplingRestored | WorkIssued, ...]:
-    """The record of work that is handed out. The first of an execution that began nowhere implies the beginning."""
+    """The record of work that is handed out, behind that of the beginning where it implies one."""
     require_open(run, "issue work")
-    if sampling.boundary is not None:
-        return (issued(sampling, command),)
-    remaining = command.after.remaining + _counted(command.completions)
-    start = SamplingPoint(epoch=1, remaining=remaining, sampler_state=BEGINNING)
-    begun = SamplingRestored(boundary=start)
-    return (begun, issued(on_restored(sampling, begun), command))
+    begun = implied(sampling, command.after, completions=command.completions)
+    for record in begun:
+        sampling = on_restored(sampling, record)
+    return (*begun, issued(sampling, command.after, completions=command.completions, limit=command.limit))
 
 
-def issued(sampling: Sampling, command: IssueWork) -> WorkIssued:
+def issued(line: Line, after: SamplingPoint, *, completions: int, limit: int) -> WorkIssued:
     """The record of work that follows what was issued last, or `Refused`."""
-    completions, limit, tail = _counted(command.completions), command.limit, sampling.tail
+    tail = line.tail
     assert tail is not None, "what is issued follows a boundary"
-    if problem := _misfit(tail, command.after, completions=completions):
+    if problem := _misfit(tail, after, completions=_counted(completions)):
         raise Refused(f"this work does not follow what was issued last, and nothing was issued: {problem}")
-    if 0 < limit <= len(sampling.outstanding):
+    if 0 < limit <= len(line.outstanding):
         raise Refused(
-            f"{len(sampling.outstanding)} pieces of work are outstanding, and at most {limit} may be: "
-            f"{_stalling(sampling)} stalls the head. Settle it, or discard it by settling the rest of it"
+            f"{len(line.outstanding)} pieces of work are outstanding, and at most {limit} may be: "
+            f"{_stalling(line)} stalls the head. Settle it, or discard it by settling the rest of it"
         )
-    return WorkIssued(number=sampling.issued + 1, completions=completions, after=command.after)
+    return WorkIssued(number=line.issued + 1, completions=completions, after=after)
 
 
 def settle(sampling: Sampling, command: SettleWork, *, run: Run) -> tuple[WorkSettled, ...]:
     """The record of a settlement that is new; none for work that is unknown, old or retired, and for a duplicate."""
     require_open(run, "settle work")
     assert run.opened is not None, "a run that is open has a writer"
-    return settled(sampling, command, execution_id=run.opened.execution_id)
+    record = settled(sampling, command.token, command.index, execution_id=run.opened.execution_id)
+    return () if record is None else (record,)
 
 
-def settled(sampling: Sampling, command: SettleWork, *, execution_id: str) -> tuple[WorkSettled, ...]:
-    """The same for the execution of this id."""
-    token, index = command.token, command.index
+def settled(line: Line, token: SamplingToken, index: int, *, execution_id: str) -> WorkSettled | None:
+    """The record of a settlement that is new in the execution of this id, or None."""
     number = token.number
     if token.execution_id != execution_id or type(number) is not int:
-        return ()
-    work = sampling.outstanding.get(number)
+        return None
+    work = line.outstanding.get(number)
     # Behind the head, what is not outstanding is settled and not retired: its token tells what its indices are.
-    waits = work is None and sampling.head < number <= sampling.issued
+    waits = work is None and line.head < number <= line.issued
     if not waits and (work is None or work.completions != token.completions):
-        return ()
+        return None
     if type(index) is not int or not 0 <= index < token.completions:
         raise Refused(
             f"completion {index!r} of work {number}: expected an integer from 0 to {token.completions - 1}; nothing "
             "was settled"
         )
-    if work is None or index in work.settled:
-        return ()
-    return (WorkSettled(number=number, index=index),)
-
-
-Verb = BeginSampling | IssueWork | SettleWork
-
-DECIDE: Mapping[type, Callable[..., tuple[SamplingRecord, ...]]] = {
-    BeginSampling: begin,
-    IssueWork: issue,
-    SettleWork: settle,
-}
-
-EVOLVE: Mapping[type, Callable[[Sampling, Any], Sampling]] = {
-    WorkIssued: on_issued,
-    WorkSettled: on_settled,
-    SamplingRestored: on_restored,
-}
-
-
-def take(sampling: Sampling, command: Verb, *, run: Run) -> tuple[Sampling, tuple[SamplingRecord, ...]]:
-    """What `decide` and `evolve` of the machine make of the command, in this room alone: a quarter cheaper."""
-    records = DECIDE[type(command)](sampling, command, run=run)
-    for record in records:
-        sampling = EVOLVE[type(record)](sampling, record)
-    return sampling, records
+    if work is None or index in line.partly.get(number, ()):
+        return None
+    return WorkSettled(number=number, index=index)
 
 
 def restore(boundary: SamplingPoint | None) -> tuple[SamplingRestored, ...]:
@@ -386,7 +367,7 @@ def _counted(completions: int) -> int:
     return completions
 
 
-def _stalling(sampling: Sampling) -> str:
+def _stalling(line: Line) -> str:
     """The work at the head in words: what the boundary waits for."""
-    head = sampling.outstanding[sampling.head]
-    return f"work {sampling.head} with {len(head.settled)} of {head.completions} completions settled"
+    head, settled = line.outstanding[line.head], line.partly.get(line.head, ())
+    return f"work {line.head} with {len(settled)} of {head.completions} completions settled"

@@ -113,6 +113,7 @@ _MAPS = {
     ("retention", "released"),
     ("retention", "removed"),
     ("sampling", "outstanding"),
+    ("sampling", "partly"),
     ("sampling", "stretches"),
 }
 

@@ -1,7 +1,7 @@
 """SamplingReplayLedger: the replay ledger by itself, for who keeps checkpoints without a journal.
 
-The rules are those of `milepost.transitions.sampling`, whose state this holds in memory. A sampler state is any value
-that `copy.deepcopy` copies. It is copied on its way in and on its way out, and the room knows it by a key.
+The decisions are those of `milepost.transitions.sampling`. A sampler state is any value that `copy.deepcopy` copies.
+It is copied on its way in and on its way out, and the line knows it by a key.
 """
 
 from __future__ import annotations
@@ -11,19 +11,9 @@ import threading
 from uuid import uuid4
 
 from milepost.journal.sampling.boundaries import SamplingBoundary
+from milepost.journal.sampling.live import LiveLine
 from milepost.transitions.errors import Refused
-from milepost.transitions.sampling import (
-    IssueWork,
-    Sampling,
-    SamplingRestored,
-    SamplingToken,
-    SettleWork,
-    issued,
-    on_issued,
-    on_restored,
-    on_settled,
-    settled,
-)
+from milepost.transitions.sampling import Sampling, SamplingRestored, SamplingToken, issued, on_restored, settled
 from milepost.transitions.values import SamplingPoint
 
 _SPARE = 16
@@ -47,7 +37,8 @@ class SamplingReplayLedger:
         self._limit = max_outstanding or 0
         self._lock = threading.Lock()
         self._states: dict[str, object] = {}
-        self._room = on_restored(Sampling(), SamplingRestored(boundary=self._keep(initial, 0)))
+        start = SamplingRestored(boundary=self._keep(initial, 0))
+        self._line = LiveLine(on_restored(Sampling(), start))
 
     @property
     def execution_id(self) -> str:
@@ -58,14 +49,14 @@ class SamplingReplayLedger:
     def boundary(self) -> SamplingBoundary:
         """The safe boundary, with a copy of its sampler state each time."""
         with self._lock:
-            point = self._room.boundary
+            point = self._line.boundary
             assert point is not None, "a ledger begins with a boundary"
             return SamplingBoundary(point.epoch, point.remaining, copy.deepcopy(self._states[point.sampler_state]))
 
     @property
     def outstanding(self) -> int:
         """How many issues are not wholly settled."""
-        return len(self._room.outstanding)
+        return len(self._line.outstanding)
 
     def issue(self, after: SamplingBoundary, completions: int = 1) -> SamplingToken:
         """A token for work of so many completions, behind which sampling stands at `after`.
@@ -74,11 +65,11 @@ class SamplingReplayLedger:
         the remaining budget loses, for an epoch that falls, and beyond `max_outstanding`.
         """
         with self._lock:
-            number = self._room.issued + 1
+            number = self._line.issued + 1
             point = SamplingPoint(epoch=after.epoch, remaining=after.remaining_completions, sampler_state=str(number))
-            record = issued(self._room, IssueWork(after=point, completions=completions, limit=self._limit))
+            record = issued(self._line, point, completions=completions, limit=self._limit)
             self._keep(after, number)
-            self._room = on_issued(self._room, record)
+            self._line.issue(record)
             return SamplingToken(self._execution_id, number, completions)
 
     def settle(self, token: SamplingToken, index: int = 0) -> bool:
@@ -90,11 +81,12 @@ class SamplingReplayLedger:
         if type(token) is not SamplingToken:
             raise Refused(f"settle: expected a token that was issued, found {token!r}; nothing was settled")
         with self._lock:
-            records = settled(self._room, SettleWork(token=token, index=index), execution_id=self._execution_id)
-            for record in records:
-                self._room = on_settled(self._room, record)
-                self._forget()
-            return bool(records)
+            record = settled(self._line, token, index, execution_id=self._execution_id)
+            if record is None:
+                return False
+            self._line.settle(record)
+            self._forget()
+            return True
 
     def _keep(self, boundary: SamplingBoundary, number: int) -> SamplingPoint:
         key = str(number)
@@ -103,10 +95,10 @@ class SamplingReplayLedger:
 
     def _forget(self) -> None:
         """Drop the sampler states that nothing reaches any more, once they are half of all."""
-        room = self._room
-        if len(self._states) <= 2 * (len(room.outstanding) + len(room.stretches)) + _SPARE:
+        line = self._line
+        if len(self._states) <= 2 * (len(line.outstanding) + len(line.stretches)) + _SPARE:
             return
-        assert room.boundary is not None
-        reached = [room.boundary, *(work.after for work in room.outstanding.values())]
-        reached += [stretch.after for stretch in room.stretches.values()]
+        assert line.boundary is not None
+        reached = [line.boundary, *(work.after for work in line.outstanding.values())]
+        reached += [stretch.after for stretch in line.stretches.values()]
         self._states = {point.sampler_state: self._states[point.sampler_state] for point in reached}

@@ -1,7 +1,7 @@
 """`journal.sampling`: the replay ledger of a run, recorded in its journal.
 
-1. A call answers at once and waits for no disk: its record rides on the next entry (`Driver.hold`). A crash may lose
-   what was not durable yet, and then no checkpoint rests on it either.
+1. A call answers at once and waits for no disk: its record rides on the next entry (`journal/driver.py`, rule 6). A
+   crash may lose what was not durable yet, and then no checkpoint rests on it either.
 2. Each full save carries the boundary of the moment in which it is opened; who resumes from it samples on from there.
 3. Sampler states are JSON values, refused otherwise by the path of the wrong part; what is given back is a copy.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from milepost.journal.driver import Driver
 from milepost.journal.sampling.boundaries import SamplingBoundary, boundary_of, bytes_of, point_of
 from milepost.transitions.errors import Refused
-from milepost.transitions.sampling import BeginSampling, IssueWork, SamplingToken, SettleWork, WorkIssued
+from milepost.transitions.sampling import SamplingToken
 
 
 class RecordedLedger:
@@ -43,7 +43,7 @@ class RecordedLedger:
     def begin(self, initial: SamplingBoundary) -> SamplingBoundary:
         """Where this execution begins: at `initial`, or where a boundary was restored or begun with, at that one."""
         point = point_of(initial)
-        self._driver.hold(BeginSampling(initial=point), size=bytes_of(point.sampler_state))
+        self._driver.begin_sampling(point, size=bytes_of(point.sampler_state))
         boundary = self.boundary
         assert boundary is not None, "it was begun a moment ago"
         return boundary
@@ -59,12 +59,10 @@ class RecordedLedger:
         KiB, and beyond `rl.sampling.max_outstanding`.
         """
         point = point_of(after)
-        records = self._driver.hold(
-            IssueWork(after=point, completions=completions, limit=self._limit), size=bytes_of(point.sampler_state)
+        record = self._driver.issue_work(
+            point, completions=completions, limit=self._limit, size=bytes_of(point.sampler_state)
         )
-        issued = records[-1]
-        assert isinstance(issued, WorkIssued), "what is issued is recorded behind what it implies"
-        return SamplingToken(self._execution_id, issued.number, completions)
+        return SamplingToken(self._execution_id, record.number, completions)
 
     def settle(self, token: SamplingToken, index: int = 0) -> bool:
         """Whether this completion is settled by this call, even where the boundary stays.
@@ -75,4 +73,4 @@ class RecordedLedger:
         """
         if type(token) is not SamplingToken:
             raise Refused(f"settle: expected a token that was issued, found {token!r}; nothing was settled")
-        return bool(self._driver.hold(SettleWork(token=token, index=index)))
+        return self._driver.settle_work(token, index=index)

@@ -9,6 +9,7 @@ from milepost.transitions.archiving import ArchiveDeclared, ArchiveFailed, Archi
 from milepost.transitions.boundary import BoundaryOpened, RolesResumed, RoleStored, RoleUpdated
 from milepost.transitions.machine import RECORDS, Record
 from milepost.transitions.retention import Part, Pruned, PruneFailed, PruneOpened
+from milepost.transitions.sampling import SamplingRestored, WorkIssued, WorkSettled
 from milepost.transitions.saving import ArtifactSealed, SaveOpened
 from milepost.transitions.validation import (
     EvaluationFailed,
@@ -18,9 +19,30 @@ from milepost.transitions.validation import (
     PublicationPended,
 )
 from milepost.transitions.values import FULL, Mode, Reason
-from tests.transitions.samples import LOOP_STATE, MANIFEST, PARTIAL, PARTS, ROLES, SAVE, record_for, state_in
+from tests.transitions.samples import (
+    BEHIND,
+    LOOP_STATE,
+    MANIFEST,
+    PARTIAL,
+    PARTS,
+    ROLES,
+    SAVE,
+    START,
+    record_for,
+    state_in,
+)
 
 SAID: tuple[tuple[Record, str], ...] = (
+    (
+        WorkIssued(number=7, completions=2, after=BEHIND),
+        "work 7 of 2 completions is issued, up to epoch 1 with 98 completions remaining",
+    ),
+    (
+        WorkIssued(number=8, completions=1, after=BEHIND),
+        "work 8 of 1 completion is issued, up to epoch 1 with 98 completions remaining",
+    ),
+    (WorkSettled(number=7, index=1), "completion 1 of work 7 is settled"),
+    (SamplingRestored(boundary=START), "sampling goes on from epoch 1 with 100 completions remaining"),
     (
         SaveOpened(save=SAVE, plan=FULL, reason=Reason.VALIDATION, mode=Mode.SYNCHRONOUS, why=""),
         "save 10.1.1 of everything begins, validation and synchronous",

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from tests.crash import sampled as crashes
 from tests.crash.bugs import Bug, written
+from tests.sampling import test_ledger_histories as histories
 from tests.sampling import test_recorded_ledger as recorded
 from tests.sampling import test_replay_ledger as alone
 from tests.sampling import test_resuming_samples as resuming
@@ -18,6 +21,8 @@ from tests.transitions import test_sampling_lifecycle as lifecycle
 ROOM = "transitions.sampling"
 MACHINE = "transitions.machine"
 DRIVER = "journal.driver:Driver"
+LINE = "journal.sampling.live:LiveLine"
+FOLDING = "journal.sampling.live:FoldingLine"
 LEDGER = "journal.sampling.ledger:SamplingReplayLedger"
 BOUNDARIES = "journal.sampling.boundaries"
 FILE = "engines.checkpoints.sampled"
@@ -42,6 +47,13 @@ def within(check: Callable[[Path], None]) -> Callable[[], None]:
 def what_is_not_known_is_false() -> None:
     for index in (0, 5, True):
         settling.test_a_token_that_is_unknown_old_or_retired_is_false_whatever_its_index_is(index)
+
+
+def lines_fold() -> None:
+    """The first example that fails is enough here."""
+    run_state_machine_as_test(
+        histories.Folds, settings=settings(stateful_step_count=40, max_examples=40, phases=[Phase.generate])
+    )
 
 
 def a_bool_is_no_count() -> None:
@@ -88,7 +100,56 @@ BUGS = (
         f"{ROOM}:_moved",
         "if number == sampling.head:",
         "if True:",
+        groups.test_the_boundary_never_passes_a_gap,
+    ),
+    bug(
+        "the boundary of a live writer passes a gap",
+        f"{LINE}.settle",
+        "if number == self.head:",
+        "if True:",
         settling.test_the_boundary_moves_over_the_settled_head_and_never_over_a_gap,
+    ),
+    bug(
+        "the boundary of a live writer stays in front of what is settled behind the head",
+        f"{LINE}.settle",
+        "behind = self._take(number + 1) if self.stretches else None",
+        "behind = None",
+        settling.test_the_boundary_moves_over_the_settled_head_and_never_over_a_gap,
+    ),
+    bug(
+        "a live writer does not join what is settled",
+        f"{LINE}.settle",
+        "front = self._take(number - 1)",
+        "front = None",
+        lines_fold,
+    ),
+    bug(
+        "part of a group is all of it to a live writer",
+        f"{LINE}.settle",
+        "if len(indices) < work.completions:",
+        "if False:",
+        settling.test_a_new_settlement_is_true_even_where_the_boundary_stays_and_a_duplicate_is_false,
+    ),
+    bug(
+        "the state forgets a stretch that was taken",
+        f"{FOLDING}._take",
+        "self._touched.update((stretch.first, stretch.last))",
+        "pass",
+        histories.test_a_fold_forgets_the_stretches_that_were_joined_or_passed_since_the_one_before,
+    ),
+    bug(
+        "the state does not hear of a settlement",
+        f"{FOLDING}.settle",
+        "self._touched.add(record.number)",
+        "pass",
+        lines_fold,
+    ),
+    bug(
+        "the line of a live writer outlives its execution",
+        f"{FOLDING}.behind",
+        "if sampling.boundary is base.boundary and sampling.outstanding is base.outstanding:",
+        "if True:",
+        lines_fold,
     ),
     bug(
         "the boundary stays in front of what is settled behind the head",
@@ -107,21 +168,21 @@ BUGS = (
     bug(
         "part of a group is all of it",
         f"{ROOM}:on_settled",
-        "if len(work.settled) + 1 < work.completions:",
+        "if len(settled) + 1 < work.completions:",
         "if False:",
-        settling.test_a_new_settlement_is_true_even_where_the_boundary_stays_and_a_duplicate_is_false,
+        groups.test_a_group_counts_when_the_last_of_it_is_settled_in_any_order,
     ),
     bug(
         "a duplicate is counted",
         f"{ROOM}:settled",
-        "if work is None or index in work.settled:",
+        "if work is None or index in line.partly.get(number, ()):",
         "if work is None:",
         settling.test_a_new_settlement_is_true_even_where_the_boundary_stays_and_a_duplicate_is_false,
     ),
     bug(
         "a record may settle twice",
         f"{ROOM}:on_settled",
-        " or index in work.settled:",
+        " or index in settled:",
         ":",
         lifecycle.TestIssuing().test_a_completion_is_settled_once_in_the_records_too,
     ),
@@ -135,15 +196,15 @@ BUGS = (
     bug(
         "a retired token is accepted",
         f"{ROOM}:settled",
-        "sampling.head < number <= sampling.issued",
-        "number <= sampling.issued",
+        "line.head < number <= line.issued",
+        "number <= line.issued",
         what_is_not_known_is_false,
     ),
     bug(
         "an unknown token is accepted",
         f"{ROOM}:settled",
-        "sampling.head < number <= sampling.issued",
-        "sampling.head < number",
+        "line.head < number <= line.issued",
+        "line.head < number",
         what_is_not_known_is_false,
     ),
     bug(
@@ -203,7 +264,7 @@ BUGS = (
     bug(
         "the bound is not looked at",
         f"{ROOM}:issued",
-        "if 0 < limit <= len(sampling.outstanding):",
+        "if 0 < limit <= len(line.outstanding):",
         "if False:",
         issuing.test_a_bound_refuses_one_more_and_names_who_stalls_the_head,
     ),
@@ -224,7 +285,7 @@ BUGS = (
     bug(
         "what is settled is remembered for ever",
         f"{LEDGER}._forget",
-        "if len(self._states) <= 2 * (len(room.outstanding) + len(room.stretches)) + _SPARE:",
+        "if len(self._states) <= 2 * (len(line.outstanding) + len(line.stretches)) + _SPARE:",
         "if True:",
         alone.TestMemory().test_the_states_of_what_is_settled_are_forgotten_behind_a_head_that_stalls,
     ),
@@ -314,14 +375,14 @@ BUGS = (
     ),
     bug(
         "any number is held back",
-        f"{DRIVER}.hold",
+        f"{DRIVER}._make_room",
         "len(self._held) >= HELD or ",
         "",
         within(held.test_no_more_than_a_fixed_number_is_held_back),
     ),
     bug(
         "any size is held back",
-        f"{DRIVER}.hold",
+        f"{DRIVER}._make_room",
         " or self._held_bytes + size > HELD_BYTES",
         "",
         within(held.test_no_more_than_fits_into_a_line_is_held_back_however_it_is_quoted),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from milepost.journal.driver import HELD, HELD_BYTES
 from milepost.journal.log.replay import fold
 from milepost.journal.sampling.boundaries import LIMIT_BYTES, boundary_of, point_of
 from milepost.transitions.errors import Unavailable
-from milepost.transitions.machine import Record, decide, evolve
+from milepost.transitions.machine import Command, Record, decide, evolve
 from milepost.transitions.sampling import (
     BeginSampling,
     IssueWork,
@@ -323,20 +324,32 @@ class TestRecordsThatAreHeldBack:
             assert [one.KIND for one in entry.records] == ["work-issued", "work-settled", "save-opened"]
 
 
-def test_decide_and_evolve_of_the_machine_are_what_the_driver_publishes(tmp_path: Path) -> None:
+def test_what_the_driver_publishes_is_what_decide_and_evolve_of_the_machine_make(tmp_path: Path) -> None:
     with opened(settings(tmp_path)) as (journal, _):
-        state = journal.state
-        commands = (
-            BeginSampling(initial=point_of(START)),
-            IssueWork(after=SamplingPoint(epoch=1, remaining=98, sampler_state="1"), completions=2),
-            IssueWork(after=SamplingPoint(epoch=2, remaining=97, sampler_state="2"), completions=1),
-            SettleWork(token=SamplingToken(journal.execution_id, 2, 1), index=0),
-            SettleWork(token=SamplingToken(journal.execution_id, 1, 2), index=1),
-            SettleWork(token=SamplingToken(journal.execution_id, 1, 2), index=0),
+        driver, state = driver_of(journal), journal.state
+        points = [SamplingPoint(epoch=1 + n, remaining=98 - n, sampler_state=str(n)) for n in range(2)]
+        tokens = [SamplingToken(journal.execution_id, 1, 2), SamplingToken(journal.execution_id, 2, 1)]
+        calls: tuple[tuple[Command, Callable[[], object]], ...] = (
+            (
+                IssueWork(after=points[0], completions=2),
+                lambda: driver.issue_work(points[0], completions=2, limit=0, size=1),
+            ),
+            (BeginSampling(initial=points[1]), lambda: driver.begin_sampling(points[1], size=1)),
+            (
+                IssueWork(after=points[1], completions=1),
+                lambda: driver.issue_work(points[1], completions=1, limit=0, size=1),
+            ),
+            (SettleWork(token=tokens[1], index=0), lambda: driver.settle_work(tokens[1], index=0)),
+            (SettleWork(token=tokens[0], index=1), lambda: driver.settle_work(tokens[0], index=1)),
+            (SettleWork(token=tokens[0], index=1), lambda: driver.settle_work(tokens[0], index=1)),
+            (SettleWork(token=tokens[0], index=0), lambda: driver.settle_work(tokens[0], index=0)),
         )
-        for command in commands:
+        decided: list[Record] = []
+        for command, call in calls:
             records = decide(state, command)
             for record in records:
                 state = evolve(state, record)
-            assert driver_of(journal).hold(command) == records
+            decided += records
+            call()
             assert journal.state == state
+        assert sampled(journal) == decided

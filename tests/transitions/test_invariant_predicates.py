@@ -15,7 +15,7 @@ from milepost.transitions.machine import State, initial
 from milepost.transitions.pointing import Pointer, PointerStage
 from milepost.transitions.retention import Part, PruneStage
 from milepost.transitions.run import RunStage
-from milepost.transitions.sampling import Carried, Sampling, SamplingStage, Work
+from milepost.transitions.sampling import Carried, Sampling, SamplingStage, WorkIssued
 from milepost.transitions.saving import Save, SaveStage, Saving
 from milepost.transitions.updates import Updates, UpdateStage
 from milepost.transitions.validation import Validation, ValidationStage
@@ -78,7 +78,7 @@ def with_sampling(**changes: Any) -> State:
 
 
 LATER = replaced(BEHIND, epoch=2)
-SECOND = HashTrieMap({2: Work(start=START.remaining, after=BEHIND, completions=2)})
+SECOND = HashTrieMap({2: WorkIssued(number=2, completions=2, after=BEHIND)})
 BOTH = published(full=(OLDER, SAVE))
 BESIDE = published(full=(SAVE,), artifacts=(OLDER, SAVE))
 ARTIFACT = BESIDE.artifacts[OLDER.step]

@@ -356,14 +356,24 @@ class Histories(RuleBasedStateMachine):
             assert moved[role].attempt_id == before[role].attempt_id + applied + skipped
             assert {**moved, role: before[role]} == before
 
-    @rule(remaining=st.integers(0, 9))
+    @rule(data=st.data(), remaining=st.none() | st.integers(0, 9), count=st.integers(0, 3))
+    def sample(self, data: st.DataObject, remaining: int | None, count: int) -> None:
+        """Work that is issued, well or badly, and settlements of any work that ever was, in one rule of many."""
+        if remaining is not None:
+            self.begin_sampling(remaining)
+        few = st.sampled_from([0, 0, 0, 1, -1])
+        for _ in range(count):
+            self.issue(data.draw(few), data.draw(st.integers(0, 3)), data.draw(few))
+        for _ in range(count + 1 if self.tokens else 0):
+            recent = self.tokens[-4:] if data.draw(st.booleans()) else self.tokens
+            self.settle(data.draw(st.sampled_from(recent)), data.draw(st.integers(-1, 3)))
+
     def begin_sampling(self, remaining: int) -> None:
         before, began = self.state.sampling.boundary, self.began
         took = self.ask(BeginSampling(initial=SamplingPoint(epoch=1, remaining=remaining, sampler_state="1")))
         assert took is None or bool(took) is (before is None)
         assert before is None or self.began == began
 
-    @rule(epochs=st.sampled_from([0, 0, 1, -1]), completions=st.integers(0, 3), off=st.sampled_from([0, 0, 0, 1, -1]))
     def issue(self, epochs: int, completions: int, off: int) -> None:
         tail = self.state.sampling.tail or SamplingPoint(epoch=1, remaining=9, sampler_state="0")
         after = SamplingPoint(
@@ -383,10 +393,7 @@ class Histories(RuleBasedStateMachine):
             self.tokens.append(token)
             self.works[token] = (after, set())
 
-    @precondition(lambda self: bool(self.tokens))
-    @rule(data=st.data(), recent=st.booleans(), index=st.integers(-1, 3))
-    def settle(self, data: st.DataObject, recent: bool, index: int) -> None:
-        token = data.draw(st.sampled_from(self.tokens[-4:] if recent else self.tokens))
+    def settle(self, token: SamplingToken, index: int) -> None:
         _, settled = self.works.get(token, (None, set()))
         known, in_range = self.waits(token), 0 <= index < token.completions
         took = self.ask(SettleWork(token=token, index=index))

@@ -21,7 +21,6 @@ from milepost.transitions.sampling import (
     SamplingToken,
     SettleWork,
     Stretch,
-    Verb,
     WorkIssued,
     WorkSettled,
 )
@@ -263,27 +262,12 @@ class TestExecutions:
         ("command", "what"),
         [(BeginSampling(initial=START), "begin sampling"), (issue(9), "issue work"), (settle(1), "settle work")],
     )
-    def test_a_run_that_is_not_open_and_resumed_samples_nothing(self, command: Verb, what: str) -> None:
+    def test_a_run_that_is_not_open_and_resumed_samples_nothing(self, command: Command, what: str) -> None:
         ended = after(THREE, EndRun(outcome=Outcome.COMPLETED, step=1))
         with pytest.raises(Refused, match=f"cannot {what}: the run is ended"):
             decide(ended, command)
         with pytest.raises(Refused, match=f"cannot {what}: epoch 2 has not decided"):
             decide(after(THREE, open_run_command(segment=2)), command)
-
-    @pytest.mark.parametrize(
-        "command",
-        [BeginSampling(initial=START), issue(5), issue(4, 2), settle(1), settle(2, 1, completions=2), settle(9)],
-    )
-    @pytest.mark.parametrize("state", [RUN, BEGUN, THREE], ids=["unbegun", "begun", "three"])
-    def test_the_short_way_comes_to_what_the_machine_does(self, state: State, command: Verb) -> None:
-        try:
-            records: tuple[Record, ...] = decide(state, command)
-        except Refused as refused:
-            with pytest.raises(Refused) as short:
-                sampling.take(state.sampling, command, run=state.run)
-            assert str(short.value) == str(refused)
-            return
-        assert sampling.take(state.sampling, command, run=state.run) == (after(state, command).sampling, records)
 
 
 def open_save(step: int, plan: Plan = FULL) -> OpenSave:
