@@ -1,4 +1,4 @@
-"""Make the golden run of a version: `python spec/golden/make.py 0.4`. See README.md."""
+"""Make the golden run of a version: `python spec/golden/make.py 0.5`. See README.md."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -13,87 +14,91 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from milepost.engines.disks.local import LocalDisk
 from milepost.engines.shapes import shape_of
-from milepost.engines.slots import SteppedSlot
-from milepost.journal import Config, Journal, Unavailable
-from milepost.journal.forensics.reading import Place
+from milepost.journal import Journal, SamplingBoundary
+from milepost.journal.forensics.reading import Place, locate
 from milepost.journal.forensics.verifying import verify
 from milepost.journal.log.replay import fold
 from milepost.transitions.machine import State
-from tests.journal.runs import FakeWatch, StillAmbient, Training, config, train
-from tests.journal.stores import Stores
+from tests.direct_runs import stores as direct
+from tests.sampling.runs import at, opened, settings
 
-OVERRIDES = ("validation.every_steps=4", "validation.at_end=false")
-"""The identity of the validation: a resume needs the same."""
-UPLOAD = ("upload.enabled=true", "upload.bucket=archive", "save_async=false")
+START = SamplingBoundary(1, 100, {"offset": 0})
 
 
 def make(target: Path) -> None:
     """Run the epochs in a temporary folder and put what is left at `target`."""
-    ambient, stores = StillAmbient(), Stores()
     with tempfile.TemporaryDirectory() as folder:
-        settings = config(Path(folder), *OVERRIDES, *UPLOAD)
-        _unreachable(settings, ambient, stores)
-        kept = _killed(settings, ambient, stores, target)
+        kept = _sampled(Path(folder) / "local", target)
+        bucket = _direct(Path(folder) / "direct", target)
     segment = sorted((target / "run" / "journal").glob("*.jsonl"))[-1]
     segment.write_bytes(segment.read_bytes() + b'{"seq":')
     place = Place(disk=LocalDisk(target), path="run")
-    folded = fold(place.log)
-    expected = {
-        "state": shape_of(State).write(folded.state),
-        "seq": folded.head.seq,
-        "sum": folded.head.sum,
-        "verify": verify(place).exit_code,
-        "overrides": OVERRIDES,
-        "resumes_at": 8,
-        "parameters": [value.hex() for value in kept],
+    expected = _folded(place) | {
+        "resumes_at": 4,
+        "parameters": kept,
+        "sampling": {"epoch": 2, "remaining_completions": 95, "sampler_state": {"offset": 5}},
+        "bucket": bucket,
     }
     (target / "expected.json").write_bytes(orjson.dumps(expected, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _unreachable(settings: Config, ambient: StillAmbient, stores: Stores) -> None:
-    """Nothing answers: the archive of step 2 fails, and step 4, evaluated, is not published."""
-    stores.down = True
-    try:
-        train(settings, until=6, ambient=ambient, remotes=stores, validate=_fit)
-    except Unavailable as error:
-        print(f"as planned: {error}")
-    stores.down = False
+def _folded(place: Place) -> dict[str, Any]:
+    folded = fold(place.log)
+    return {
+        "state": shape_of(State).write(folded.state),
+        "seq": folded.head.seq,
+        "sum": folded.head.sum,
+        "verify": verify(place).exit_code,
+    }
 
 
-def _killed(settings: Config, ambient: StillAmbient, stores: Stores, target: Path) -> tuple[float, ...]:
-    """The start publishes step 4; the archive of step 6 succeeds, and 2 is archived behind it.
+def _sampled(root: Path, target: Path) -> list[str]:
+    """Two epochs that sample, killed in step 5: settled out of order, in part, and behind the last save.
 
-    The next start resumes at 6 and publishes step 8 as pending; everything is copied while it is evaluated, as a kill
-    would leave it. What step 8 holds.
+    The checkpoint of step 4 carries the boundary with 95 completions left. What it holds of the model.
     """
-    train(settings, until=6, ambient=ambient, remotes=stores, validate=_fit)
-    training, slot = Training(), SteppedSlot()
-    journal = Journal.open(
-        settings,
-        trainer=training.trainer(),
-        slot=slot,
-        watch=FakeWatch(),
-        ambient=ambient,
-        remotes=stores,
-        environ={},
-    )
-
-    def copied(step: int) -> None:
-        """The evaluation of step 8, which never returns."""
-        shutil.copytree(journal.run_dir, target / "run", ignore=shutil.ignore_patterns("lock", "fold-cache"))
-        raise InterruptedError
-
-    try:
-        for _ in journal.steps(until=8, validate=copied):
+    with opened(settings(root)) as (journal, training):
+        ledger = journal.sampling
+        ledger.begin(START)
+        first, second = ledger.issue(at(98), 2), ledger.issue(at(97))
+        ledger.settle(second)
+        for step in journal.steps(until=2):
             training.step()
-    except InterruptedError:
+            ledger.settle(first, step - 1)
+        ledger.issue(at(96))  # comes to nothing: the next epoch generates it again
+    with opened(settings(root)) as (journal, training):
+        ledger = journal.sampling
+        again, later = ledger.issue(at(95, epoch=2), 2), ledger.issue(at(94, epoch=2))
+        for step in journal.steps(until=5):
+            training.step()
+            if step < 5:
+                ledger.settle(again, step - 3)
+            if step == 4:
+                kept = [value.hex() for value in training.digest()]
+            if step == 5:
+                ledger.settle(later)
+                _copied(journal, target)
+    return kept
+
+
+def _copied(journal: Journal, target: Path) -> None:
+    """What a kill would leave now."""
+    for _ in journal.history():  # which writes what is held back
         pass
-    journal.close()
-    return training.digest()
+    shutil.copytree(journal.run_dir, target / "run", ignore=shutil.ignore_patterns("lock", "fold-cache"))
 
 
-def _fit(step: int) -> object:
-    return step
+def _direct(root: Path, target: Path) -> dict[str, Any]:
+    """Two starts of a run in a bucket, and every object that they left."""
+    cloud = direct.Cloud()
+    for until in (2, 4):
+        training, _ = direct.train(direct.config(root), until=until, remotes=cloud.remotes)
+    for key, data in cloud.tree().items():
+        path = target / "bucket" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    found = _folded(locate(direct.RUN, opener=cloud.remotes))
+    return found | {"resumes_at": 4, "parameters": [value.hex() for value in training.digest()]}
 
 
 if __name__ == "__main__":
