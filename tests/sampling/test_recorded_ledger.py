@@ -62,6 +62,17 @@ class TestTheLedgerOfARun:
             assert journal.sampling.boundary == SamplingBoundary(1, 10, None)
             assert journal.sampling.begin(START) == SamplingBoundary(1, 10, None)
 
+    def test_numbers_that_no_line_holds_are_refused_and_the_largest_are_written(self, tmp_path: Path) -> None:
+        with opened(settings(tmp_path)) as (journal, _):
+            for wrong in (SamplingBoundary(1 << 63, 1, None), SamplingBoundary(1, 1 << 63, None)):
+                for call in (journal.sampling.begin, journal.sampling.issue):
+                    with pytest.raises(Refused, match="has numbers of 64 bits"):
+                        call(wrong)
+            largest = (1 << 63) - 1
+            journal.sampling.issue(SamplingBoundary(largest, largest, None), largest)
+            driver_of(journal).barrier()
+            assert fold(driver_log(journal)).state == journal.state
+
     @pytest.mark.parametrize("completions", [0, True, 1.0, None])
     def test_what_is_refused_begins_nothing(self, completions: Any, tmp_path: Path) -> None:
         with opened(settings(tmp_path)) as (journal, _):
