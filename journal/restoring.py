@@ -323,8 +323,8 @@ def _require_free(state: State, step: int, asked: str) -> None:
 def _adopt(driver: Driver, command: AdoptResume, *, generation: Generation | None) -> Resumption:
     driver.submit(command)
     driver.barrier()
-    sampling = driver.state.sampling.boundary
     elsewhere = None if generation is None else _PENDING.get(generation)
+    sampling = driver.state.sampling.boundary
     return Resumption(
         step=command.step,
         kind=command.resume.value,
