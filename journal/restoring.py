@@ -15,7 +15,6 @@ from milepost.engines.buckets.reading import BucketDisk
 from milepost.engines.buckets.remote import SCHEME, OpenRemote, parse_address
 from milepost.engines.checkpoints import Checkpoints, generations, marker, released, sampled
 from milepost.engines.checkpoints.manifest import ARTIFACT, LIMIT_BYTES, MANIFEST, Manifest, decode
-from milepost.engines.checkpoints.parts import SAMPLING
 from milepost.engines.checkpoints.roles import roles_of
 from milepost.engines.checkpoints.source import unreadable
 from milepost.engines.crew.company import Company
@@ -247,12 +246,13 @@ class Restoring:
 
 def _with_sampling(found: _Found) -> _Found:
     """What was found with the sampling boundary that it carries, proven, where it carries one."""
-    if found.manifest is None:
+    file = None if found.manifest is None else sampled.listed(found.manifest)
+    if file is None:
         return found
     try:
-        point = sampled.read(found.disk, found.path, manifest=found.manifest)
+        point = sampled.read(found.disk, found.path, file=file)
     except OSError as error:
-        raise unreadable(f"{found.where}/{SAMPLING}", "a sampling boundary", error) from error
+        raise unreadable(f"{found.where}/{file.path}", "a sampling boundary", error) from error
     return evolve(found, sampling=point)
 
 
@@ -323,8 +323,8 @@ def _require_free(state: State, step: int, asked: str) -> None:
 def _adopt(driver: Driver, command: AdoptResume, *, generation: Generation | None) -> Resumption:
     driver.submit(command)
     driver.barrier()
-    sampling = driver.state.sampling.boundary
     elsewhere = None if generation is None else _PENDING.get(generation)
+    sampling = driver.state.sampling.boundary
     return Resumption(
         step=command.step,
         kind=command.resume.value,

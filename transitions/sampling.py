@@ -39,6 +39,9 @@ from milepost.transitions.values import FULL, SamplingPoint, SaveId
 BEGINNING = "null"
 """The sampler state of who begins with nothing."""
 
+LARGEST = (1 << 63) - 1
+"""The largest number that a boundary in a journal, and a piece of work, may have."""
+
 _NOTHING: HashTrieMap[int, bool] = HashTrieMap()
 
 # --- records -----------------------------------------------------------------------------------
@@ -362,8 +365,10 @@ def restore(boundary: SamplingPoint | None) -> tuple[SamplingRestored, ...]:
 
 
 def _counted(completions: int) -> int:
-    if type(completions) is not int or completions < 1:
-        raise Refused(f"work of {completions!r} completions: expected an integer of at least 1; nothing was issued")
+    if type(completions) is not int or not 1 <= completions <= LARGEST:
+        raise Refused(
+            f"work of {completions!r} completions: expected an integer of at least 1, in 64 bits; nothing was issued"
+        )
     return completions
 
 

@@ -4,7 +4,7 @@
 
 1. It is payload: a file of the training state, written with it into the private staging, recorded with it and listed
    by the manifest with its digest. So copies, archives and buckets carry it, and `verify` proves it.
-2. A checkpoint of a run that never issued sampled work has none, and no artifact has one.
+2. A checkpoint of a run that never began to sample has none, and no artifact has one.
 3. `sampler_state` is the canonical JSON text that the journal recorded.
 """
 
@@ -31,14 +31,16 @@ def put(checkpoints: Checkpoints, save: SaveId, point: SamplingPoint) -> FileDig
     return checkpoints.put_bytes(save, SAMPLING, _FORM.encode(point), plan=FULL)
 
 
-def read(disk: Disk, path: str, *, manifest: Manifest) -> SamplingPoint | None:
-    """What the checkpoint directory `path` carries, None where its manifest lists no such file.
+def listed(manifest: Manifest) -> FileDigest | None:
+    """The file as the manifest lists it, None where the checkpoint carries none."""
+    return next((one for one in manifest.files if is_sampling(one.path)), None)
 
-    `Corrupt` where the bytes are not those that it lists, `NewerVersion` for a later format, or `OSError`.
+
+def read(disk: Disk, path: str, *, file: FileDigest) -> SamplingPoint:
+    """What this file of the checkpoint directory `path` says.
+
+    `Corrupt` where the bytes are not those that are listed, `NewerVersion` for a later format, or `OSError`.
     """
-    file = next((one for one in manifest.files if is_sampling(one.path)), None)
-    if file is None:
-        return None
     where, data = disk.where(f"{path}/{file.path}"), disk.read(f"{path}/{file.path}", limit=LIMIT_BYTES)
     digester = Digester(file.digest.partition(":")[0], size=len(data))
     digester.update(data)

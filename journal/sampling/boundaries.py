@@ -16,6 +16,7 @@ import orjson
 from attrs import field, frozen
 
 from milepost.transitions.errors import Refused
+from milepost.transitions.sampling import LARGEST
 from milepost.transitions.values import SamplingPoint
 
 LIMIT_BYTES = 256 << 10
@@ -46,7 +47,9 @@ class SamplingBoundary:
 
 
 def point_of(boundary: SamplingBoundary) -> SamplingPoint:
-    """The boundary as records have it; `Refused` for a sampler state that a journal cannot hold, by its path."""
+    """The boundary as records have it; `Refused` for what a journal cannot hold, a sampler state by its path."""
+    if max(boundary.epoch, boundary.remaining_completions) > LARGEST:
+        raise Refused(f"a sampling boundary in a journal has numbers of 64 bits, found {boundary}")
     return SamplingPoint(
         epoch=boundary.epoch,
         remaining=boundary.remaining_completions,

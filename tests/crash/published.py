@@ -110,8 +110,8 @@ def _with_folders(paths: Iterable[str]) -> set[str]:
 
 
 def roles_in(paths: Iterable[str]) -> set[str]:
-    """The roles whose files these are; `""` for those of one trainer."""
-    first = [path.partition("/")[0] if "/" in path else "" for path in paths]
+    """The roles whose files these are; `""` for those of one trainer. Where sampling goes on is of all of them."""
+    first = [path.partition("/")[0] if "/" in path else "" for path in paths if path != "sampling.json"]
     return {"" if name in ("model", "optim", "old", "ref") else name for name in first}
 
 

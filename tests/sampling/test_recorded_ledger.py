@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
+from milepost.engines.shapes import shape_of
 from milepost.engines.simulated import SimulatedDisk
 from milepost.journal import Journal, Refused, SamplingBoundary, SamplingToken
 from milepost.journal.driver import HELD, HELD_BYTES
 from milepost.journal.log.replay import fold
 from milepost.journal.sampling.boundaries import LIMIT_BYTES, boundary_of, point_of
 from milepost.transitions.errors import Unavailable
-from milepost.transitions.machine import Command, Record, decide, evolve
+from milepost.transitions.machine import Command, Record, State, decide, evolve
 from milepost.transitions.sampling import (
     BeginSampling,
     IssueWork,
@@ -57,6 +61,17 @@ class TestTheLedgerOfARun:
             journal.sampling.issue(SamplingBoundary(3, 7, "here"), 3)
             assert journal.sampling.boundary == SamplingBoundary(1, 10, None)
             assert journal.sampling.begin(START) == SamplingBoundary(1, 10, None)
+
+    def test_numbers_that_no_line_holds_are_refused_and_the_largest_are_written(self, tmp_path: Path) -> None:
+        with opened(settings(tmp_path)) as (journal, _):
+            for wrong in (SamplingBoundary(1 << 63, 1, None), SamplingBoundary(1, 1 << 63, None)):
+                for call in (journal.sampling.begin, journal.sampling.issue):
+                    with pytest.raises(Refused, match="has numbers of 64 bits"):
+                        call(wrong)
+            largest = (1 << 63) - 1
+            journal.sampling.issue(SamplingBoundary(largest, largest, None), largest)
+            driver_of(journal).barrier()
+            assert fold(driver_log(journal)).state == journal.state
 
     @pytest.mark.parametrize("completions", [0, True, 1.0, None])
     def test_what_is_refused_begins_nothing(self, completions: Any, tmp_path: Path) -> None:
@@ -322,6 +337,50 @@ class TestRecordsThatAreHeldBack:
             journal.save(1)
             (entry,) = (e for e, _ in journal.history() if any(isinstance(one, SaveOpened) for one in e.records))
             assert [one.KIND for one in entry.records] == ["work-issued", "work-settled", "save-opened"]
+
+
+def test_threads_may_issue_and_settle_while_the_loop_trains_and_saves(tmp_path: Path) -> None:
+    with opened(settings(tmp_path, "save_every=1")) as (journal, training):
+        ledger = journal.sampling
+        ledger.begin(SamplingBoundary(1, 10_000, 0))
+        issuing = threading.Lock()
+        won: list[SamplingToken] = []
+
+        def work(order: int) -> None:
+            tokens = []
+            for _ in range(400):
+                with issuing:  # a sampler gives one piece after the other
+                    tail = journal.state.sampling.tail
+                    assert tail is not None
+                    tokens.append(ledger.issue(SamplingBoundary(1, tail.remaining - 2, tail.remaining), 2))
+                for token in tokens[-3::order]:
+                    won.extend(token for index in (1, 0) if ledger.settle(token, index))
+            for token in tokens:
+                won.extend(token for index in (0, 1) if ledger.settle(token, index))
+
+        threads = [threading.Thread(target=work, args=(order,)) for order in (1, 2, 3)]
+        for thread in threads:
+            thread.start()
+        train_to(journal, training, 4)
+        for thread in threads:
+            thread.join()
+        state = journal.state
+        assert (ledger.outstanding, state.sampling.head) == (0, state.sampling.issued + 1)
+        assert Counter(won) == dict.fromkeys(won, 2) and len(set(won)) == state.sampling.issued
+        driver_of(journal).barrier()
+        assert fold(driver_log(journal)).state == journal.state
+
+
+def test_the_state_of_a_run_that_samples_is_kept_in_the_fold_cache(tmp_path: Path) -> None:
+    with opened(settings(tmp_path)) as (journal, _):
+        journal.sampling.begin(START)
+        tokens = [journal.sampling.issue(at(98 - 2 * number), 2) for number in range(5)]
+        for token in (*tokens[1:3], tokens[4]):
+            journal.sampling.settle(token)
+        journal.sampling.settle(tokens[2], 1)
+        shape = shape_of(State)
+        assert shape.read(orjson.loads(orjson.dumps(shape.write(journal.state)))) == journal.state
+        assert journal.state.sampling.stretches and len(journal.state.sampling.partly) == 2
 
 
 def test_what_the_driver_publishes_is_what_decide_and_evolve_of_the_machine_make(tmp_path: Path) -> None:

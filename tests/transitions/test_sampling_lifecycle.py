@@ -108,9 +108,9 @@ class TestIssuing:
         assert (state.sampling.issued, state.sampling.head) == (2, 1)
         assert sorted(state.sampling.outstanding) == [1, 2]
 
-    @pytest.mark.parametrize("completions", [0, -1, True, 1.0, "1", None])
+    @pytest.mark.parametrize("completions", [0, -1, 1 << 63, True, 1.0, "1", None])
     def test_completions_are_integers_from_one(self, completions: Any) -> None:
-        with pytest.raises(Refused, match="expected an integer of at least 1; nothing was issued"):
+        with pytest.raises(Refused, match="expected an integer of at least 1, in 64 bits; nothing was issued"):
             decide(BEGUN, IssueWork(after=point(9), completions=completions))
 
     @pytest.mark.parametrize(("remaining", "completions"), [(8, 1), (10, 1), (9, 2), (11, 1)])
