@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from uuid import uuid4
 
+from milepost.engines.ambient import SystemAmbient
 from milepost.journal.sampling.boundaries import SamplingBoundary
 from milepost.journal.sampling.live import LiveLine
 from milepost.transitions.errors import Refused
@@ -33,7 +33,7 @@ class SamplingReplayLedger:
         """Begin at `initial`, as the execution of this id or of a fresh one. `max_outstanding` bounds what waits."""
         if max_outstanding is not None and (type(max_outstanding) is not int or max_outstanding < 1):
             raise Refused(f"max_outstanding: expected an integer of at least 1 or None, found {max_outstanding!r}")
-        self._execution_id = execution_id if execution_id is not None else uuid4().hex
+        self._execution_id = execution_id if execution_id is not None else SystemAmbient().execution_id()
         self._limit = max_outstanding or 0
         self._lock = threading.Lock()
         self._states: dict[str, object] = {}
@@ -75,11 +75,11 @@ class SamplingReplayLedger:
     def settle(self, token: SamplingToken, index: int = 0) -> bool:
         """Whether this completion is settled by this call, even where the boundary stays.
 
-        False for a token that is unknown, of another execution or retired, whatever its index is, and for a
-        duplicate. `Refused` for an index outside the token's completions.
+        False for a token that is unknown, of another execution or retired, whatever its index is, for what is no
+        token at all, and for a duplicate. `Refused` for an index outside the token's completions.
         """
         if type(token) is not SamplingToken:
-            raise Refused(f"settle: expected a token that was issued, found {token!r}; nothing was settled")
+            return False
         with self._lock:
             record = settled(self._line, token, index, execution_id=self._execution_id)
             if record is None:

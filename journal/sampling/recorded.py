@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from milepost.journal.driver import Driver
 from milepost.journal.sampling.boundaries import SamplingBoundary, boundary_of, bytes_of, point_of
-from milepost.transitions.errors import Refused
 from milepost.transitions.sampling import SamplingToken
 
 
@@ -68,9 +67,10 @@ class RecordedLedger:
         """Whether this completion is settled by this call, even where the boundary stays.
 
         It is for what was trained on, discarded or filtered; receipt and dispatch settle nothing. False for a token
-        that is unknown, of another execution or retired, whatever its index is, and for a duplicate. `Refused` for an
+        that is unknown, of another execution or retired, whatever its index is, for what is no token at all, and for
+        a duplicate. `Refused` for an
         index outside the token's completions.
         """
         if type(token) is not SamplingToken:
-            raise Refused(f"settle: expected a token that was issued, found {token!r}; nothing was settled")
+            return False
         return self._driver.settle_work(token, index=index)

@@ -98,12 +98,15 @@ class TestTheLedgerOfARun:
                 assert boundary.sampler_state == {"order": [1]}
                 boundary.sampler_state["order"].append(3)  # type: ignore[index]
 
-    def test_a_closed_run_and_what_is_no_token_are_refused(self, tmp_path: Path) -> None:
+    def test_what_is_no_token_settles_nothing_and_a_closed_run_is_refused(self, tmp_path: Path) -> None:
         with opened(settings(tmp_path)) as (journal, _):
             ledger = journal.sampling
-            for wrong in ("x", 1, None):
-                with pytest.raises(Refused, match=f"expected a token that was issued, found {wrong!r}"):
-                    ledger.settle(wrong)  # type: ignore[arg-type]
+            ledger.begin(START)
+            token = ledger.issue(at(99))
+            for wrong in ("x", 1, None, (journal.execution_id, 1, 1)):
+                assert ledger.settle(wrong, -1) is False  # type: ignore[arg-type]
+            assert (ledger.boundary, ledger.outstanding) == (START, 1)
+            assert ledger.settle(token)
         with pytest.raises(Refused, match="cannot settle work: the run is ended"):
             journal.sampling.settle(SamplingToken(journal.execution_id, 1, 1))
 
