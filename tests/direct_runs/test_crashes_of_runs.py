@@ -195,14 +195,14 @@ def explore(blows: list[Blow], *, knobs: tuple[str, ...] = ()) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(blows=BLOWS)
 def test_whatever_happens_at_whichever_requests_what_is_visible_is_whole(blows: list[Blow]) -> None:
     explore(blows)
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(blows=BLOWS)
 def test_whatever_happens_to_a_run_that_validates_what_is_visible_is_whole(blows: list[Blow]) -> None:
     explore(blows, knobs=VALIDATED)
