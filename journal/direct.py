@@ -34,7 +34,6 @@ from milepost.engines.buckets.remote import SCHEME, OpenRemote
 from milepost.engines.checkpoints.direct import DirectCheckpoints
 from milepost.engines.disks import Disk, Lock, write_all
 from milepost.engines.living import runs
-from milepost.engines.logs import Appender
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.logs.slots import SlotLog
 from milepost.engines.perform import Engines
@@ -44,8 +43,8 @@ from milepost.journal.driver import Driver
 from milepost.journal.log.entries import LINE_LIMIT_BYTES, unpack
 from milepost.journal.log.foldcache import FoldCache
 from milepost.journal.log.replay import Folded, fold
-from milepost.journal.opening import LOCK, Opened, opening_by, unusable
-from milepost.transitions.errors import Busy, Fenced, Refused, Unavailable
+from milepost.journal.opening import LOCK, Opened, give_back, opening_by, require_unfenced, unusable
+from milepost.transitions.errors import Busy, Refused, Unavailable
 from milepost.transitions.machine import State
 from milepost.transitions.run import ReportProbe, RunStage
 from milepost.transitions.values import Promised
@@ -99,7 +98,7 @@ def open_direct(
     log = SlotLog(home.bucket, nonce=ambient.nonce, folder=below(home.base, JOURNAL))
     with ExitStack() as undo:
         try:
-            undo.callback(_release, _lock(home), home.address)
+            undo.callback(give_back, _lock(home), home.address)
             _require_address(home)
         except OSError as error:
             raise unusable(disk, attempt, error) from error
@@ -111,7 +110,7 @@ def open_direct(
             bucket=home.bucket,
             root=home.place.checkpoints,
             artifacts=home.place.artifacts,
-            fence=lambda: _require_unfenced(appender),
+            fence=lambda: require_unfenced(appender),
             algorithm=config.digest,
             crc32=config.archive_crc32,
         )
@@ -313,18 +312,3 @@ def _write_address(home: _Home) -> None:
             sink.sync()
         home.disk.rename(fresh, path)
     home.disk.sync_dir(home.attempt.path)
-
-
-def _release(lock: Lock, where: str) -> None:
-    try:
-        lock.release()
-    except OSError as error:
-        raise Unavailable(
-            f"the local lock of {where} was not given back: {error}. Everything that was acknowledged is safe, and "
-            "the lock ends with this process"
-        ) from error
-
-
-def _require_unfenced(appender: Appender) -> None:
-    if appender.fenced():
-        raise Fenced("another writer claimed this run; this one touches nothing more")

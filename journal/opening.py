@@ -113,12 +113,12 @@ def open_attempt(
             raise Busy(_who(log, disk.where(attempt.path))) from None
         except OSError as error:
             raise unusable(disk, attempt, error) from error
-        undo.callback(_release, lock, disk.where(attempt.path))
+        undo.callback(give_back, lock, disk.where(attempt.path))
         try:
             _require_local(disk, attempt)
             appender = log.claim()
             undo.callback(appender.close)
-            checkpoints = local_checkpoints(place, disk=disk, fence=lambda: _require_unfenced(appender))
+            checkpoints = local_checkpoints(place, disk=disk, fence=lambda: require_unfenced(appender))
             checkpoints.prepare()
             folded = _fold(log, appender, checkpoints, cache)
             # What was read may be a dead writer's unsynced tail: durable before anything is built on it.
@@ -231,11 +231,12 @@ def _fold(log: Log, appender: Appender, checkpoints: LocalCheckpoints, cache: Fo
     try:
         return fold(log, witnesses=dict(checkpoints.witnesses()), below=appender.number, cache=cache)
     except Corrupt:
-        _require_unfenced(appender)
+        require_unfenced(appender)
         raise
 
 
-def _release(lock: Lock, where: str) -> None:
+def give_back(lock: Lock, where: str) -> None:
+    """Release the lock of the run at `where`; `Unavailable` where that fails, which loses nothing."""
     try:
         lock.release()
     except OSError as error:
@@ -245,7 +246,8 @@ def _release(lock: Lock, where: str) -> None:
         ) from error
 
 
-def _require_unfenced(appender: Appender) -> None:
+def require_unfenced(appender: Appender) -> None:
+    """`Fenced` once a later writer claimed the run."""
     if appender.fenced():
         raise Fenced("another writer claimed this run; this one touches nothing more")
 

@@ -216,12 +216,12 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "the lock is given back at once",
         OPENING,
-        (("undo.callback(_release, lock, disk.where(attempt.path))", "lock.release()"),),
+        (("undo.callback(give_back, lock, disk.where(attempt.path))", "lock.release()"),),
     ),
     Bug(
         "an overtaken opener cries damage",
         "journal.opening:_fold",
-        (("_require_unfenced(appender)", "pass"),),
+        (("require_unfenced(appender)", "pass"),),
         by=duels.two_writers_never_lie,
     ),
     Bug(
