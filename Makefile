@@ -21,17 +21,19 @@ demo: $(VENV)/.core
 	$(BIN)/milepost demo
 
 # Two halves at once: what explores in one process, which needs a core, and what waits for processes and servers.
-EXPLORING := $(addprefix tests/,applications archive crash damage direct direct_runs fence sampling)
-HALF = $(BIN)/python -m pytest -m "not fuzz"
-
-test: $(VENV)/.test
-	@$(HALF) $(EXPLORING) >.exploring.txt 2>&1 & \
-	$(HALF) $(EXPLORING:%=--ignore=%); others=$$?; \
+EXPLORING := $(addprefix tests/,applications archive checkpoints crash damage direct direct_runs fence log sampling)
+define halves
+	@$(BIN)/python -m pytest -m $(1) $(EXPLORING) >.exploring.txt 2>&1 & \
+	$(BIN)/python -m pytest -m $(1) $(EXPLORING:%=--ignore=%); others=$$?; \
 	wait $$!; exploring=$$?; cat .exploring.txt; \
 	exit $$((others | exploring))
+endef
+
+test: $(VENV)/.test
+	$(call halves,"not fuzz")
 
 quick: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not (kills or services or slow or fuzz)"
+	$(call halves,"not (kills or services or slow or fuzz)")
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
