@@ -31,19 +31,34 @@ from milepost.engines.buckets import Bucket, Committed, Conflict, Unknown
 from milepost.engines.buckets.probe import Promises, probe
 from milepost.engines.buckets.reading import BucketDisk
 from milepost.engines.buckets.remote import SCHEME, OpenRemote
-from milepost.engines.checkpoints.direct import DirectCheckpoints
 from milepost.engines.disks import Disk, Lock, write_all
 from milepost.engines.living import runs
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.logs.slots import SlotLog
 from milepost.engines.perform import Engines
-from milepost.engines.places import ADDRESS, ADDRESS_BYTES, Place, Store, base_and_root, below
+from milepost.engines.places import (
+    ADDRESS,
+    ADDRESS_BYTES,
+    Place,
+    Store,
+    base_and_root,
+    below,
+    checkpoints_in,
+)
 from milepost.journal.config import Config
 from milepost.journal.driver import Driver
 from milepost.journal.log.entries import LINE_LIMIT_BYTES, unpack
 from milepost.journal.log.foldcache import FoldCache
 from milepost.journal.log.replay import Folded, fold
-from milepost.journal.opening import LOCK, Opened, give_back, opening_by, require_unfenced, unusable
+from milepost.journal.opening import (
+    LOCK,
+    Opened,
+    completed_since,
+    give_back,
+    open_epoch,
+    require_unfenced,
+    unusable,
+)
 from milepost.transitions.errors import Busy, Refused, Unavailable
 from milepost.transitions.machine import State
 from milepost.transitions.run import ReportProbe, RunStage
@@ -106,14 +121,7 @@ def open_direct(
         _require_root(home)
         appender = log.claim()
         undo.callback(appender.close)
-        checkpoints = DirectCheckpoints(
-            bucket=home.bucket,
-            root=home.place.checkpoints,
-            artifacts=home.place.artifacts,
-            fence=lambda: require_unfenced(appender),
-            algorithm=config.digest,
-            crc32=config.archive_crc32,
-        )
+        checkpoints = checkpoints_in(home.bucket, home.place, fence=lambda: require_unfenced(appender))
         folded = fold(log, witnesses=dict(checkpoints.witnesses()), below=appender.number, cache=cache)
         _require_free(home, folded)
         _require_silence(home, log, folded, ambient)
@@ -126,21 +134,12 @@ def open_direct(
         )
         driver = Driver(appender=appender, engines=engines, ambient=ambient, state=folded.state, head=folded.head)
         undo.callback(driver.close)
-        driver.submit(
-            opening_by(
-                ambient,
-                segment=appender.number,
-                closes=folded.closes,
-                run_ts=engines.run_ts,
-                world_size=world_size,
-            )
-        )
+        open_epoch(driver, folded, segment=appender.number, engines=engines, ambient=ambient)
         driver.barrier()  # the claim (rule 1)
         driver.submit(_report(home, promises))
         _keep_names(home)
         driver.drain()
         close = undo.pop_all().close
-    before, after = folded.state.validation.completed, driver.state.validation.completed
     return Opened(
         driver=driver,
         engines=engines,
@@ -150,7 +149,7 @@ def open_direct(
         disk=BucketDisk(home.bucket),
         where=home.address,
         close=close,
-        completed=after if after != before else None,
+        completed=completed_since(folded, driver),
         cache=cache,
         kept=folded.end,
         keep_log=log.keep,

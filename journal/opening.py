@@ -34,7 +34,7 @@ from milepost.journal.log.replay import Folded, fold
 from milepost.journal.log.scan import Mark
 from milepost.transitions.errors import Busy, Corrupt, Fenced, MilepostError, Refused, Unavailable
 from milepost.transitions.machine import State
-from milepost.transitions.run import ClosedSegment, OpenRun
+from milepost.transitions.run import OpenRun
 from milepost.transitions.values import SaveId
 
 LOCK = "journal/lock"
@@ -68,6 +68,13 @@ class Opened:
         """The steps whose checkpoint has an archive's receipt, whoever wrote it; None where nothing is archived."""
         archiver = self.engines.archiver
         return released.archived_steps(archiver.disk, archiver.checkpoints) if archiver is not None else None
+
+    def is_archived(self, save: SaveId) -> bool:
+        """Whether this checkpoint has an archive's receipt, whoever wrote it."""
+        archiver = self.engines.archiver
+        return archiver is not None and released.is_archived(
+            archiver.disk, f"{archiver.checkpoints}/{save.directory}"
+        )
 
     def keep_fold(self, *, always: bool) -> None:
         """Renew the fold cache with what the newest barrier covered, where that is worth it or `always`."""
@@ -136,18 +143,9 @@ def open_attempt(
         )
         driver = Driver(appender=appender, engines=engines, ambient=ambient, state=folded.state, head=folded.head)
         undo.callback(driver.close)
-        driver.submit(
-            opening_by(
-                ambient,
-                segment=appender.number,
-                closes=folded.closes,
-                run_ts=attempt.run_ts,
-                world_size=world_size,
-            )
-        )
+        open_epoch(driver, folded, segment=appender.number, engines=engines, ambient=ambient)
         driver.drain()
         close = undo.pop_all().close
-    before, after = folded.state.validation.completed, driver.state.validation.completed
     return Opened(
         driver=driver,
         engines=engines,
@@ -157,27 +155,33 @@ def open_attempt(
         disk=disk,
         where=disk.where(attempt.path),
         close=close,
-        completed=after if after != before else None,
+        completed=completed_since(folded, driver),
         cache=cache,
         kept=folded.end,
     )
 
 
-def opening_by(
-    ambient: Ambient, *, segment: int, closes: tuple[ClosedSegment, ...], run_ts: str, world_size: int
-) -> OpenRun:
-    """The command of a writer that opens a run as this process."""
-    return OpenRun(
-        segment=segment,
-        closes=closes,
-        execution_id=ambient.execution_id(),
-        run_ts=run_ts,
-        nonce=ambient.nonce(),
-        host=ambient.host(),
-        pid=ambient.pid(),
-        milepost=__version__,
-        world_size=world_size,
+def open_epoch(driver: Driver, folded: Folded, *, segment: int, engines: Engines, ambient: Ambient) -> None:
+    """Record that this process opens the run behind what was folded; durable with the next barrier."""
+    driver.submit(
+        OpenRun(
+            segment=segment,
+            closes=folded.closes,
+            execution_id=ambient.execution_id(),
+            run_ts=engines.run_ts,
+            nonce=ambient.nonce(),
+            host=ambient.host(),
+            pid=ambient.pid(),
+            milepost=engines.milepost,
+            world_size=engines.world_size,
+        )
     )
+
+
+def completed_since(folded: Folded, driver: Driver) -> SaveId | None:
+    """The publication that the opening completed; None where it completed none."""
+    before, after = folded.state.validation.completed, driver.state.validation.completed
+    return after if after != before else None
 
 
 def _require_local(disk: Disk, attempt: Attempt) -> None:

@@ -131,8 +131,8 @@ class Saves:
 
     def make_up(self) -> None:
         """Declare the archive of the newest checkpoint where its writer died first; it is made with the next one."""
-        newest, archived = self._state.saving.newest, self._opened.archived
-        if newest is None or archived is None or newest.step in archived or newest == self._state.validation.pending:
+        newest = self._state.saving.newest
+        if newest is None or newest == self._state.validation.pending or self._opened.is_archived(newest):
             return
         self._declare(self._state.saving.sealed[newest.step])
 

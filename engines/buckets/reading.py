@@ -77,11 +77,11 @@ class BucketDisk:
                 return None
         return Stat(kind="dir", size=0, mtime_s=0.0, inode=0)
 
-    def names(self, path: str) -> tuple[str, ...]:
-        """The names in a directory; one request for each directory in it and for each page of files."""
+    def names(self, path: str, *, since: str = "") -> tuple[str, ...]:
+        """The names in a directory, from `since` on; a request for each directory in it and each page of files."""
         start = f"{path}/" if path else ""
         found: set[str] = set()
-        after = ""
+        after = f"{start}{since}" if since else ""
         while page := self._bucket.keys(start, after=after):
             for key in page:
                 name, _, below = key.removeprefix(start).partition("/")

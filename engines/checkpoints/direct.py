@@ -78,8 +78,6 @@ WITNESSES = 3
 _LOOKS = 8
 """So many sizes are asked for at once."""
 
-_LAST = "\U0010fffd"
-
 
 @frozen(kw_only=True)
 class DirectCheckpoints:
@@ -313,12 +311,10 @@ class DirectCheckpoints:
                     yield name, decode(found[0], where=self.bucket.where(key))
 
     def _names_from(self, tree: Tree, start: str) -> Iterable[str]:
-        """The names of saves in a tree, from this one on, by listings that skip what lies in them."""
-        found: set[str] = set()
-        after = f"{tree.path}/{start}" if start else ""
-        while page := self.bucket.keys(f"{tree.path}/iter_", after=after):
-            found.update(key.removeprefix(f"{tree.path}/").partition("/")[0] for key in page)
-            after = f"{tree.path}/{max(found)}/{_LAST}"
+        """The names of saves in a tree, from this one on."""
+        found: tuple[str, ...] = ()
+        with suppress(FileNotFoundError):  # there is none
+            found = BucketDisk(self.bucket).names(tree.path, since=start)
         return (name for name in found if parse_iteration(name) is not None)
 
     def resync(self) -> None:

@@ -20,7 +20,7 @@ from tests.applications import test_loading_manifests as loading
 from tests.applications import test_publishing_manifests as publishing
 from tests.applications.conftest import Bench
 from tests.applications.crashing import NAMES
-from tests.crash.bugs import Bug, written
+from tests.crash.bugs import Bug, require_caught, require_sound
 from tests.crash.planting import mutants, planted
 
 PUBLISHING = "engines.applications.publishing"
@@ -398,9 +398,7 @@ def of_a_crash_a_failure_or_a_race() -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=str)
 def test_a_bug_of_an_applications_manifest_is_caught(bug: Bug) -> None:
-    assert bug.by is not None
-    with written(bug), pytest.raises((Exception, pytest.fail.Exception)):
-        bug.by()
+    require_caught(bug)
 
 
 @pytest.mark.parametrize("name", [name for name in MUTANTS if name not in EQUIVALENT])
@@ -417,6 +415,4 @@ def test_an_equivalent_mutant_of_a_manifest_is_equivalent(name: str) -> None:
 
 def test_without_a_bug_every_check_of_a_manifest_passes() -> None:
     of_a_crash_a_failure_or_a_race()
-    for check in {bug.by for bug in BUGS}:
-        assert check is not None
-        check()
+    require_sound(BUGS)

@@ -11,7 +11,7 @@ import pytest
 from milepost.transitions.archiving import ArchiveStage
 from milepost.transitions.validation import ValidationStage
 from tests.crash import test_archived_runs as crashes
-from tests.crash.bugs import Bug, written
+from tests.crash.bugs import Bug, require_caught, require_sound
 from tests.journal import test_archives_of_runs as runs
 from tests.transitions import test_archive_lifecycle as lifecycle
 
@@ -181,13 +181,9 @@ BUGS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", BUGS, ids=str)
 def test_a_bug_of_a_runs_archive_is_caught(planted: Bug) -> None:
-    assert planted.by is not None
-    with written(planted), pytest.raises((Exception, pytest.fail.Exception)):
-        planted.by()
+    require_caught(planted)
 
 
 @pytest.mark.slow
 def test_without_a_bug_every_check_passes() -> None:
-    for check in {planted.by for planted in BUGS}:
-        assert check is not None
-        check()
+    require_sound(BUGS)

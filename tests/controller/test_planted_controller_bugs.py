@@ -13,7 +13,7 @@ from tests.controller import test_restore_order as order
 from tests.controller import test_resumable_samplers as samplers
 from tests.controller import test_resume_metadata as metadata
 from tests.controller.application import Application
-from tests.crash.bugs import Bug, written
+from tests.crash.bugs import Bug, require_caught, require_sound
 
 METADATA = "journal.controller.metadata"
 ADAPTER = "journal.controller.adapter:ControllerResume"
@@ -287,12 +287,8 @@ BUGS = (
 
 @pytest.mark.parametrize("planted", BUGS, ids=str)
 def test_a_bug_of_a_controllers_resume_is_caught(planted: Bug) -> None:
-    assert planted.by is not None
-    with written(planted), pytest.raises((Exception, pytest.fail.Exception)):
-        planted.by()
+    require_caught(planted)
 
 
 def test_without_a_bug_every_check_of_a_controller_passes() -> None:
-    for check in {planted.by for planted in BUGS}:
-        assert check is not None
-        check()
+    require_sound(BUGS)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import CodeType, FunctionType
 
+import pytest
 from attrs import frozen
 
 from tests.crash import duels, gauntlet, policies
@@ -52,6 +53,20 @@ def written(bug: Bug) -> Iterator[None]:
     finally:
         function.__code__ = before
         forget()
+
+
+def require_caught(bug: Bug) -> None:
+    """The check of this bug notices it."""
+    assert bug.by is not None
+    with written(bug), pytest.raises((Exception, pytest.fail.Exception)):
+        bug.by()
+
+
+def require_sound(bugs: Iterable[Bug]) -> None:
+    """Without any bug each check of these passes."""
+    for check in {bug.by for bug in bugs}:
+        assert check is not None
+        check()
 
 
 def _function_of(bug: Bug) -> tuple[FunctionType, CodeType]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.bugs import Bug, written
+from tests.crash.bugs import Bug, require_caught, require_sound
 from tests.transitions import test_fence_and_agreement as checks
 
 FENCING = "transitions.fencing"
@@ -134,12 +134,8 @@ BUGS = (
 
 @pytest.mark.parametrize("planted", BUGS, ids=str)
 def test_a_bug_of_the_fence_is_caught(planted: Bug) -> None:
-    assert planted.by is not None
-    with written(planted), pytest.raises((Exception, pytest.fail.Exception)):
-        planted.by()
+    require_caught(planted)
 
 
 def test_without_a_bug_every_check_of_the_fence_passes() -> None:
-    for check in {planted.by for planted in BUGS}:
-        assert check is not None
-        check()
+    require_sound(BUGS)
