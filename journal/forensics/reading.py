@@ -37,7 +37,7 @@ from milepost.engines.disks.local import LocalDisk
 from milepost.engines.logs import Log
 from milepost.engines.logs.segments import SegmentLog
 from milepost.engines.logs.slots import SlotLog
-from milepost.engines.places import ADDRESS
+from milepost.engines.places import ADDRESS, below
 from milepost.transitions.errors import Refused
 from milepost.transitions.values import FULL, Plan, parse_iteration
 
@@ -77,7 +77,7 @@ class Place:
 
     @property
     def journal(self) -> str:
-        return _join(self.path, JOURNAL)
+        return below(self.path, JOURNAL)
 
     @property
     def remote(self) -> bool:
@@ -94,7 +94,7 @@ class Place:
 
     def tree(self, kind: Kind) -> str:
         """The folder of what is of this kind; a run without artifacts may have none for them."""
-        return _join(self.path, self.trees[kind])
+        return below(self.path, self.trees[kind])
 
     def means(self, kind: Kind, name: str) -> bool:
         """Whether this one was meant: it was named, or the whole run was."""
@@ -210,7 +210,7 @@ def _in_bucket(remote: Remote) -> Place:
         return _run_in_bucket(bucket, disk, above, root=name)
     if name in _PARTS:
         return _run_in_bucket(bucket, disk, above)
-    if any(disk.stat(_join(prefix, part)) is not None for part in _PARTS):
+    if any(disk.stat(below(prefix, part)) is not None for part in _PARTS):
         return _run_in_bucket(bucket, disk, prefix)
     if prefix and _is_root(bucket, prefix):
         return _run_in_bucket(bucket, disk, above, root=name)
@@ -221,7 +221,7 @@ def _in_bucket(remote: Remote) -> Place:
             "s3://<bucket>/…/<name>/<RUN_TS>, or the prefix below which its iter_* lie"
         )
     note = f"{existing[-1]} is the newest of {len(existing)} attempts in {disk.where(prefix)}"
-    return evolve(_run_in_bucket(bucket, disk, _join(prefix, existing[-1])), notes=(note,))
+    return evolve(_run_in_bucket(bucket, disk, below(prefix, existing[-1])), notes=(note,))
 
 
 def _one_in_bucket(bucket: Bucket, disk: BucketDisk, above: str, name: str) -> Place:
@@ -240,15 +240,15 @@ def _one_in_bucket(bucket: Bucket, disk: BucketDisk, above: str, name: str) -> P
 def _run_in_bucket(bucket: Bucket, disk: BucketDisk, base: str, *, root: str = "") -> Place:
     """The run at `base`; its checkpoints lie below `root`, which is looked for where nobody named it."""
     trees = {**TREES, Kind.CHECKPOINT: root or _root_in(bucket, disk, base)}
-    slots = SlotLog(bucket, nonce=SystemAmbient().nonce, folder=_join(base, JOURNAL))
+    slots = SlotLog(bucket, nonce=SystemAmbient().nonce, folder=below(base, JOURNAL))
     return Place(disk=disk, path=base, trees=trees, slots=slots)
 
 
 def _root_in(bucket: Bucket, disk: BucketDisk, base: str) -> str:
     usual = TREES[Kind.CHECKPOINT]
-    if disk.stat(_join(base, usual)) is not None:
+    if disk.stat(below(base, usual)) is not None:
         return usual
-    found = [name for name in disk.names(base) if name not in _PARTS and _is_root(bucket, _join(base, name))]
+    found = [name for name in disk.names(base) if name not in _PARTS and _is_root(bucket, below(base, name))]
     if len(found) > 1:
         raise Refused(f"{disk.where(base)}: its checkpoints may lie in {' or '.join(found)}; name one of these")
     return found[0] if found else usual
@@ -259,10 +259,6 @@ def _is_root(bucket: Bucket, path: str) -> bool:
     keys = (*bucket.keys(f"{path}/iter_", limit=1), *bucket.keys(f"{path}/{POINTER}", limit=1))
     names = [key.removeprefix(f"{path}/").partition("/")[0] for key in keys]
     return any(name == POINTER or parse_iteration(name) is not None for name in names)
-
-
-def _join(above: str, name: str) -> str:
-    return f"{above}/{name}" if above else name
 
 
 # --- who writes it --------------------------------------------------------------------------------------
