@@ -225,7 +225,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a header closes nothing",
-        OPENING,
+        "journal.opening:open_epoch",
         (("closes=folded.closes,", "closes=(),"),),
     ),
     Bug(
